@@ -27,5 +27,5 @@ pub(crate) fn run(children: &mut Children) -> Result<u8> {
         }
     }
     say("cargo xtask test");
-    test::run(children, &["--locked".into()], &[])
+    test::run(children, &["--locked".into()])
 }

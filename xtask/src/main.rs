@@ -3,6 +3,7 @@
 //! `cargo xtask test` is the one test command: it finds or installs what the tests need, starts a
 //! throw-away PostgreSQL, runs every test and leaves nothing running. Nothing here is part of Pombo.
 
+use std::env;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -35,12 +36,9 @@ enum Command {
     /// Arguments are those of `cargo test`; without `-p`, the whole workspace is tested:
     /// `cargo xtask test`, `cargo xtask test -p pombo-store -- claims`.
     Test {
-        /// Arguments of `cargo test`.
-        #[arg(allow_hyphen_values = true, value_name = "CARGO TEST ARGUMENTS")]
-        cargo: Vec<OsString>,
-        /// Arguments of the test programs.
-        #[arg(last = true, value_name = "TEST ARGUMENTS")]
-        program: Vec<OsString>,
+        /// Arguments of `cargo test`, and after `--` those of the test programs.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
     },
     /// Run a command beside a throw-away PostgreSQL, then stop and remove it.
     ///
@@ -56,7 +54,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    match run(Cli::parse_from(with_kept_dashes(env::args_os().collect())).command) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             say::say(&format!("error: {error:#}"));
@@ -68,8 +66,51 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<u8> {
     let mut children = child::Children::listen()?;
     match command {
-        Command::Test { cargo, program } => test::run(&mut children, &cargo, &program),
+        Command::Test { arguments } => test::run(&mut children, &arguments),
         Command::Postgres { command } => postgres::run_beside(&mut children, &command),
         Command::Ci => ci::run(&mut children),
+    }
+}
+
+/// Doubles the `--` of `test -- FILTER`: clap takes one away where it comes first, and `cargo test` needs it.
+fn with_kept_dashes(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_some_and(|command| command == "test")
+        && arguments.get(2).is_some_and(|a| a == "--")
+    {
+        arguments.insert(2, "--".into());
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use clap::{CommandFactory, Parser};
+
+    use super::{Cli, Command, with_kept_dashes};
+
+    fn test_arguments(line: &str) -> Vec<String> {
+        let line = line.split_whitespace().map(OsString::from).collect();
+        match Cli::parse_from(with_kept_dashes(line)).command {
+            Command::Test { arguments } => {
+                arguments.into_iter().map(|a| a.into_string().expect("the test's words are UTF-8")).collect()
+            }
+            other => panic!("not the test command: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn arguments_reach_cargo_test_as_they_were_typed() {
+        for typed in
+            ["", "-p pombo", "-p pombo --lib -- --nocapture", "-- --nocapture", "-- claims", "claims -- -q"]
+        {
+            assert_eq!(test_arguments(&format!("xtask test {typed}")).join(" "), typed);
+        }
+    }
+
+    #[test]
+    fn command_line_is_well_formed() {
+        Cli::command().debug_assert();
     }
 }

@@ -13,16 +13,23 @@ use crate::workspace::cargo;
 const CHOOSES_PACKAGES: &[&str] = &["-p", "--package", "--workspace", "--all", "--manifest-path"];
 
 /// Builds the tests, starts what they need, runs them and returns their exit code.
-pub(crate) fn run(children: &mut Children, arguments: &[OsString], program: &[OsString]) -> Result<u8> {
+pub(crate) fn run(children: &mut Children, arguments: &[OsString]) -> Result<u8> {
+    let dashes = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
+    let (of_cargo, of_tests) = arguments.split_at(dashes);
+    let cargo_test = || {
+        let mut command = cargo();
+        command.arg("test").args(packages(of_cargo)).args(of_cargo);
+        command
+    };
     let receivers = Receivers::find_or_install(children)?;
     // Built before the server starts: a compile error then shows at once, and no server idles through the build.
-    let code = children.run(cargo().arg("test").args(packages(arguments)).args(arguments).arg("--no-run"))?;
+    let code = children.run(cargo_test().arg("--no-run"))?;
     if code != 0 {
         return Ok(code);
     }
     let cluster = Cluster::start(children)?;
-    let mut test = cargo();
-    test.arg("test").args(packages(arguments)).args(arguments).arg("--").args(program);
+    let mut test = cargo_test();
+    test.args(of_tests);
     cluster.export(&mut test);
     receivers.export(&mut test);
     children.run(&mut test)

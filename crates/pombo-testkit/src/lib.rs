@@ -1,1 +1,11 @@
-//! Stub.
+//! What Pombo's tests are made of: scripted receivers, faulty networks, throw-away databases and a checker that
+//! says whether anything was lost.
+//!
+//! - [`receiver`]: an HTTP receiver that records what it gets and answers as told.
+//!
+//! A dev-dependency only: nothing that ships may use it. It never sleeps to see whether something happens; every
+//! wait is for a condition and has a bound. Times are the real ones, so it does not mix with tokio's paused clock.
+
+pub mod receiver;
+
+mod changes;

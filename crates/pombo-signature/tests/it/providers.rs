@@ -165,6 +165,43 @@ fn odd_timestamps_are_refused() {
 }
 
 #[test]
+fn exactly_the_tolerance_is_still_allowed_and_no_more() {
+    let current = secret(CURRENT);
+    let svix = |now_ms| {
+        let headers = standard_headers(&[&current]);
+        standard::verify(&[&Signer::new(&current)], &WebhookRequest::new(list(&headers), BODY, now_ms))
+            .is_ok()
+    };
+    let signed_ms = NOW_MS / 1_000 * 1_000;
+    assert!(svix(signed_ms + 300_999), "the standard counts whole seconds");
+    assert!(!svix(signed_ms + 301_000));
+    assert!(svix(signed_ms - 300_000));
+    assert!(!svix(signed_ms - 300_001));
+    let x = |now_ms| {
+        let headers = x_webhook_headers(&[&current]);
+        x_webhook::verify(&[&Signer::new(&current)], &WebhookRequest::new(list(&headers), BODY, now_ms))
+            .is_ok()
+    };
+    assert!(x(NOW_MS + 300_000) && x(NOW_MS - 300_000));
+    assert!(!x(NOW_MS + 300_001) && !x(NOW_MS - 300_001));
+}
+
+#[test]
+fn a_signature_has_one_spelling() {
+    let good = standard_headers(&[&secret(CURRENT)]);
+    let signature = good[2].1.clone();
+    let unpadded = signature.trim_end_matches('=').to_owned();
+    for other in
+        [unpadded, format!("{signature}="), signature.replace("v1,", "v1,="), format!("{signature}AAAA")]
+    {
+        let mut headers = good.clone();
+        headers[2].1 = other;
+        let want = malformed("webhook-signature", HeaderFault::NoSignature);
+        assert_eq!(verify("svix", &headers), want, "{}", headers[2].1);
+    }
+}
+
+#[test]
 fn too_many_signatures_are_refused() {
     let mut headers = standard_headers(&[&secret(CURRENT)]);
     let one = headers[2].1.clone();

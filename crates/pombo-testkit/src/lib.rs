@@ -2,10 +2,12 @@
 //! says whether anything was lost.
 //!
 //! - [`receiver`]: an HTTP receiver that records what it gets and answers as told.
+//! - [`history`]: lost, unexpected and duplicate ids, from what was acknowledged and what arrived.
 //!
 //! A dev-dependency only: nothing that ships may use it. It never sleeps to see whether something happens; every
 //! wait is for a condition and has a bound. Times are the real ones, so it does not mix with tokio's paused clock.
 
+pub mod history;
 pub mod receiver;
 
 mod changes;

@@ -1,13 +1,17 @@
 //! What Pombo's tests are made of: scripted receivers, faulty networks, throw-away databases and a checker that
 //! says whether anything was lost.
 //!
-//! - [`receiver`]: an HTTP receiver that records what it gets and answers as told.
+//! - [`receiver`]: an HTTP receiver that records what it gets and answers as told; [`raw`]: one that answers with
+//!   any bytes at all.
+//! - [`proxy`]: a TCP proxy that delays, swallows or cuts, to put before a receiver or a database.
 //! - [`history`]: lost, unexpected and duplicate ids, from what was acknowledged and what arrived.
 //!
 //! A dev-dependency only: nothing that ships may use it. It never sleeps to see whether something happens; every
 //! wait is for a condition and has a bound. Times are the real ones, so it does not mix with tokio's paused clock.
 
 pub mod history;
+pub mod proxy;
+pub mod raw;
 pub mod receiver;
 
 mod changes;

@@ -1,1 +1,132 @@
 //! The suite that every store passes.
+//!
+//! A store's tests hand [`crate::conformance_suite!`] an async function that makes a fresh [`Database`]; the
+//! macro expands to one test per case, so that the behaviour's name shows in the output. A case is an async
+//! function over a [`Database`] in the module of its topic, and stands in the list below.
+//!
+//! Some cases must age rows or damage them. They do it through [`Database::execute`] with SQL that both
+//! databases read, over these names (every store has them): `session(id, state, expires_at, died_at)`,
+//! `event_key(tenant_id, key, expires_at)`, `event(id, body)`, `delivery(id, event_id, endpoint_id, owner,
+//! gen, seq, due_at, not_before, rescues)`, `attempt(delivery_id, started_at, settles, late)`,
+//! `dead_letter(delivery_id, died_at)`, `outbox(id, tenant, type, data, key, …)`, `outbox_rejected(reason)`,
+//! `config(version)`.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use pombo_domain::clock::Timestamp;
+
+use crate::Store;
+
+pub mod accept;
+pub mod admin;
+pub mod check;
+pub mod claim;
+pub mod endpoints;
+pub mod flush;
+pub mod outbox;
+pub mod parking;
+pub mod people;
+pub mod reading;
+pub mod scene;
+pub mod sessions;
+
+/// A database that belongs to one test and is gone after it.
+#[async_trait]
+pub trait Database: Send + Sync {
+    /// Opens a store on it, migrated, with the keyring of this database.
+    async fn open(&self) -> Arc<dyn Store>;
+
+    /// Closes `old`, the only handle on its store, and opens the database again, as a new process would.
+    async fn reopen(&self, old: Arc<dyn Store>) -> Arc<dyn Store>;
+
+    /// The full name of a table (`pombo_delivery`, `pombo.delivery`).
+    fn table(&self, name: &str) -> String;
+
+    /// A uuid as a literal of this database.
+    fn uuid(&self, id: Uuid) -> String;
+
+    /// An instant as a literal of this database.
+    fn time(&self, at: Timestamp) -> String;
+
+    /// Runs one statement as an application or a person at a prompt would: on a connection of its own,
+    /// committed. Returns the number of rows changed.
+    async fn execute(&self, sql: &str) -> u64;
+
+    /// Runs a query that gives one whole number.
+    async fn number(&self, sql: &str) -> i64;
+
+    /// Whether these bytes stand anywhere in what the database keeps: in any column of any table of Pombo,
+    /// or in its files.
+    async fn holds(&self, needle: &[u8]) -> bool;
+}
+
+/// Makes one `#[tokio::test]` per case. `$fresh` is the name of an async function in the calling module that
+/// returns `Box<dyn Database>`.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($fresh:ident) => {
+        $crate::conformance_topic!($fresh, sessions, [a_session_id_is_never_used_twice,]);
+        $crate::conformance_topic!($fresh, accept, []);
+        $crate::conformance_topic!($fresh, outbox, []);
+        $crate::conformance_topic!($fresh, claim, []);
+        $crate::conformance_topic!($fresh, flush, []);
+        $crate::conformance_topic!($fresh, parking, []);
+        $crate::conformance_topic!($fresh, endpoints, []);
+        $crate::conformance_topic!($fresh, reading, []);
+        $crate::conformance_topic!($fresh, people, []);
+        $crate::conformance_topic!($fresh, admin, []);
+        $crate::conformance_topic!($fresh, check, []);
+    };
+}
+
+/// One module of [`conformance_suite!`].
+#[macro_export]
+macro_rules! conformance_topic {
+    ($fresh:ident, $topic:ident, [$($case:ident),* $(,)?]) => {
+        mod $topic {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    let database = super::$fresh().await;
+                    $crate::conformance::$topic::$case(&*database).await;
+                }
+            )*
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    /// A case that is missing from the list would be a test that never runs.
+    #[test]
+    fn every_case_is_listed() {
+        let list = include_str!("conformance.rs");
+        for (topic, text) in [
+            ("accept", include_str!("conformance/accept.rs")),
+            ("admin", include_str!("conformance/admin.rs")),
+            ("check", include_str!("conformance/check.rs")),
+            ("claim", include_str!("conformance/claim.rs")),
+            ("endpoints", include_str!("conformance/endpoints.rs")),
+            ("flush", include_str!("conformance/flush.rs")),
+            ("outbox", include_str!("conformance/outbox.rs")),
+            ("parking", include_str!("conformance/parking.rs")),
+            ("people", include_str!("conformance/people.rs")),
+            ("reading", include_str!("conformance/reading.rs")),
+            ("sessions", include_str!("conformance/sessions.rs")),
+        ] {
+            let start =
+                list.find(&format!("$fresh, {topic}, [")).unwrap_or_else(|| panic!("{topic} is not listed"));
+            let end = start + list[start..].find("])").expect("a closed list");
+            let names: HashSet<&str> = list[start..end].split([' ', ',', '[', '\n']).collect();
+            let cases = text.lines().filter_map(|line| line.strip_prefix("pub async fn "));
+            for case in cases.map(|rest| rest.split('(').next().expect("a name")) {
+                assert!(names.contains(case), "{topic}::{case} is not listed");
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Schema, keys, audit, numbers.

@@ -1,0 +1,1 @@
+//! The invariants that check proves (P4).

@@ -1,0 +1,1 @@
+//! Endpoints, secrets and the catalogue (A3).

@@ -1,0 +1,1 @@
+//! What people do (M, P3).

@@ -40,8 +40,9 @@ impl Programs {
     pub(crate) fn find_or_install(children: &mut Children) -> Result<Self> {
         if let Some(bin) = env::var_os("POMBO_TEST_PG_BIN") {
             let bin = PathBuf::from(bin);
-            return Self::in_directory(&bin)
-                .with_context(|| format!("POMBO_TEST_PG_BIN={} holds no {}", bin.display(), PACKAGE.what));
+            return Self::in_directory(&bin).with_context(|| {
+                format!("POMBO_TEST_PG_BIN={} does not hold {}", bin.display(), PACKAGE.what)
+            });
         }
         if let Some(found) = Self::find() {
             return Ok(found);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::child::{Children, quiet};
 use crate::install::Package;
 use crate::say::say;
-use crate::workspace::{scratch, which};
+use crate::workspace::{scratch, which, which_all};
 
 /// The official Python library of Standard Webhooks. One version, so that a run tomorrow tests the same.
 const LIBRARY: &str = "standardwebhooks==1.1.0";
@@ -51,10 +51,9 @@ fn node(children: &mut Children) -> Result<PathBuf> {
     find_node().with_context(|| NODE.missing())
 }
 
-/// Debian called the program `nodejs` for a while.
+/// The first Node in `PATH` that is new enough. Debian called the program `nodejs` for a while.
 fn find_node() -> Option<PathBuf> {
-    let programs = ["node", "nodejs"].iter().filter_map(|name| which(name));
-    programs.into_iter().find(|program| {
+    ["node", "nodejs"].iter().flat_map(|name| which_all(name)).find(|program| {
         let version = quiet(Command::new(program).arg("--version")).ok();
         version.as_deref().and_then(node_major).is_some_and(|major| major >= NODE_MAJOR_MIN)
     })

@@ -42,6 +42,14 @@ pub(crate) fn without_cargo_run(command: &mut Command) {
 
 /// The first program of that name in `PATH`.
 pub(crate) fn which(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.is_file())
+    which_all(name).into_iter().next()
+}
+
+/// Every program of that name in `PATH`: an old one may stand before the one that will do.
+pub(crate) fn which_all(name: &str) -> Vec<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .map(|directory| directory.join(name))
+        .filter(|program| program.is_file())
+        .collect()
 }

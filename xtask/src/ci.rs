@@ -28,5 +28,6 @@ pub(crate) fn run(children: &mut Children) -> Result<u8> {
         }
     }
     say("cargo xtask test");
-    test::run(children, &["--locked".into()])
+    // Whoever reads the result later wants every failure, not the first crate's.
+    test::run(children, &["--locked".into(), "--no-fail-fast".into()])
 }

@@ -1,1 +1,17 @@
-//! Stub.
+//! The walk: from an accepted event to a settled delivery.
+//!
+//! One module per stage: [`accept`](EngineHandle::publish) and relay bring events in, claim and lanes choose
+//! what is sent, deliver sends it, flush writes what came of it, sweep heals what a dead process left. The
+//! rules they keep are numbered in `docs/protocol.md`.
+//!
+//! The engine decides nothing about a delivery itself (that is `pombo-domain`), writes no SQL (that is a
+//! store) and opens no socket (that is `pombo-egress`).
+
+mod config;
+mod handle;
+
+pub use config::{ConfigError, EngineConfig};
+pub use handle::{
+    ActError, Engine, EngineError, EngineHandle, EngineParts, PublishError, Published, Readiness, Retried,
+    SECRET_RANDOM_BYTES,
+};

@@ -126,6 +126,11 @@ impl EgressClient {
         &self.connector.policy
     }
 
+    /// How many idle connections are open: for the gauge.
+    pub fn idle_connections(&self) -> usize {
+        self.pool.ready()
+    }
+
     /// Sends the request at most once and says how it ended; every end is an [`Outcome`].
     ///
     /// Once the head of a response has arrived its status decides, whether the body ends, breaks or goes over
@@ -160,9 +165,7 @@ impl EgressClient {
     ) -> Result<Response, Failure> {
         let url = request.url;
         // Checked again at every attempt: the installation's rules may have changed since the URL was stored.
-        self.connector.policy.check_url(url).map_err(|refusal| {
-            Failure::new(AttemptClass::BlockedAddress, format!("the URL of the endpoint {refusal}"))
-        })?;
+        self.connector.policy.check_url(url).map_err(|refusal| outcome::of_refused_url(&refusal))?;
         let mut message = build_message(request)?;
         // The pool holds a bounded number of connections and each round takes one out, so the loop ends.
         loop {

@@ -77,7 +77,7 @@ impl Connector {
         url: &EndpointUrl,
         progress: &mut Progress,
     ) -> Result<Connection, Failure> {
-        let Some(host) = url.url().host() else { return Err(blocked()) };
+        let Some(host) = url.url().host() else { return Err(outcome::blocked()) };
         let addresses = self.resolve(&host, port_of(url.url()), progress).await?;
         progress.enter(Stage::Connect);
         let stream = self.connect_first(&addresses).await?;
@@ -125,7 +125,7 @@ impl Connector {
         judged.collect::<Result<_, Refusal>>().map_err(|refusal| {
             // For the operator; the tenant learns only that a rule refused it.
             tracing::info!(%host, port, "A target is refused by the address policy: it {refusal}");
-            blocked()
+            outcome::blocked()
         })
     }
 
@@ -151,9 +151,9 @@ impl Connector {
     fn verify_peer(&self, stream: TcpStream, judged: SocketAddr) -> Result<TcpStream, Failure> {
         let ends = stream.peer_addr().and_then(|peer| Ok((peer, stream.local_addr()?)));
         let (peer, local) = ends.map_err(|error| outcome::of_connect(&error))?;
-        if !self.is_judged_peer(judged, peer, local) {
+        if !is_judged_peer(&self.policy, judged, peer, local) {
             tracing::warn!("A connection did not end at the address that was judged, or at this host itself");
-            return Err(blocked());
+            return Err(outcome::blocked());
         }
         // A request is one small write; waiting to fill a segment only delays it. Where it fails, it is slower.
         if let Err(error) = stream.set_nodelay(true) {
@@ -161,14 +161,15 @@ impl Connector {
         }
         Ok(stream)
     }
+}
 
-    /// Whether the peer is the judged address, and not this host under one of its public addresses, where
-    /// services that trust the machine listen. Loopback passed the policy, so it is wanted.
-    fn is_judged_peer(&self, judged: SocketAddr, peer: SocketAddr, local: SocketAddr) -> bool {
-        let is_same = peer.ip() == judged.ip() && peer.port() == judged.port();
-        let is_self = peer.ip() == local.ip();
-        is_same && (!is_self || self.policy.allows_this_host(peer))
-    }
+/// Whether the peer is the judged address, and not this host under one of its public addresses, where
+/// services that trust the machine listen.
+fn is_judged_peer(policy: &AddressPolicy, judged: SocketAddr, peer: SocketAddr, local: SocketAddr) -> bool {
+    // Not the whole `SocketAddr`: the kernel may fill in flow label and scope of IPv6.
+    let is_same = peer.ip() == judged.ip() && peer.port() == judged.port();
+    let is_self = peer.ip() == local.ip();
+    is_same && (!is_self || policy.allows_this_host(peer))
 }
 
 /// Starts HTTP/1.1 on a stream and lets a task of its own drive it.
@@ -192,10 +193,6 @@ where
     Ok(Connection { sender, opened_at: Instant::now(), _task: AbortOnDrop(task.abort_handle()) })
 }
 
-fn blocked() -> Failure {
-    Failure::new(AttemptClass::BlockedAddress, "the address policy of this installation refuses the target")
-}
-
 fn unresolved(error: &ResolveError) -> Failure {
     let message = match error {
         ResolveError::Failed(source) if source.kind() == io::ErrorKind::TimedOut => {
@@ -209,4 +206,31 @@ fn unresolved(error: &ResolveError) -> Failure {
 
 fn over_limit(what: &str, limit: Duration) -> Failure {
     Failure::new(AttemptClass::Timeout, format!("{what} within {}", seconds(limit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().expect("a socket address")
+    }
+
+    #[test]
+    fn a_peer_that_is_not_the_judged_one_is_refused() {
+        let policy = AddressPolicy::dev();
+        let local = at("192.168.0.2:50000");
+        assert!(is_judged_peer(&policy, at("8.8.8.8:443"), at("8.8.8.8:443"), local));
+        assert!(!is_judged_peer(&policy, at("8.8.8.8:443"), at("8.8.4.4:443"), local));
+        assert!(!is_judged_peer(&policy, at("8.8.8.8:443"), at("8.8.8.8:80"), local));
+    }
+
+    #[test]
+    fn this_host_under_a_public_address_is_refused_unless_a_rule_allows_it() {
+        let (own, local) = (at("8.8.8.8:443"), at("8.8.8.8:50000"));
+        assert!(!is_judged_peer(&AddressPolicy::default(), own, own, local));
+        assert!(is_judged_peer(&AddressPolicy::dev(), own, own, local));
+        let allow = vec!["8.8.8.8:443".parse().expect("a rule")];
+        assert!(is_judged_peer(&AddressPolicy { allow, ..Default::default() }, own, own, local));
+    }
 }

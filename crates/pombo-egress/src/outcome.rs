@@ -5,8 +5,10 @@ use std::io;
 use std::time::Duration;
 
 use pombo_domain::attempt::{AttemptClass, Outcome, Phases};
+use pombo_domain::limits::MESSAGE_BYTES_MAX;
 use tokio::time::Instant;
 
+use crate::address_policy::UrlRefusal;
 use crate::tls;
 
 /// What an exchange is doing.
@@ -92,11 +94,26 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(class: AttemptClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into() }
+        let mut message = message.into();
+        message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+        Self { class, message }
     }
 
     pub(crate) fn into_outcome(self) -> Outcome {
         Outcome::Failure { class: self.class, message: self.message }
+    }
+}
+
+/// A target that the address policy refuses. Which address it was, and why, is the operator's to know.
+pub(crate) fn blocked() -> Failure {
+    Failure::new(AttemptClass::BlockedAddress, "the address policy of this installation refuses the target")
+}
+
+/// A stored URL that the policy, as it is now, would not take at creation.
+pub(crate) fn of_refused_url(refusal: &UrlRefusal) -> Failure {
+    match refusal {
+        UrlRefusal::Address(_) => blocked(),
+        other => Failure::new(AttemptClass::BlockedAddress, format!("the URL of the endpoint {other}")),
     }
 }
 

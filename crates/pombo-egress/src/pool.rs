@@ -119,6 +119,11 @@ impl Pool {
         }
     }
 
+    /// How many kept connections could carry a request now.
+    pub(crate) fn ready(&self) -> usize {
+        self.lock().idle.values().filter(|idle| idle.connection.sender.is_ready()).count()
+    }
+
     /// Closes what has been idle too long, or was closed by its peer. `false` when nothing is left.
     fn close_expired(&self) -> bool {
         let now = Instant::now();

@@ -16,6 +16,7 @@ use ipnet::IpNet;
 use pombo_domain::endpoint::EndpointUrl;
 use url::{Host, Url};
 
+use crate::nat64::Nat64Prefix;
 use table::{
     BAD_PORTS, IPV4_REFUSED, IPV6_GLOBAL, IPV6_OUTSIDE, IPV6_REFUSED, LOW_PORTS, METADATA, PRIVATE_V4,
     PRIVATE_V6, embedded_ipv4,
@@ -92,6 +93,9 @@ pub struct AddressPolicy {
     pub allow: Vec<NetPort>,
     /// Targets refused although they are public; wins over everything else.
     pub deny: Vec<NetPort>,
+    /// Prefixes under which this network reaches IPv4 (see [`crate::discover_nat64`]): what they carry is
+    /// judged too.
+    pub nat64: Vec<Nat64Prefix>,
 }
 
 /// Why an address is refused. Says nothing that a tenant may not read at creation, where the address is
@@ -153,6 +157,12 @@ impl AddressPolicy {
     /// # Errors
     /// The first reason, readable after the name of the field.
     pub fn check_url(&self, url: &EndpointUrl) -> Result<(), UrlRefusal> {
+        self.check_target(url)?;
+        path_of(url.url()).parse::<http::uri::PathAndQuery>().map(drop).map_err(|_| UrlRefusal::Unsendable)
+    }
+
+    /// As [`Self::check_url`], without the path, which the request line is made from anyway.
+    pub(crate) fn check_target(&self, url: &EndpointUrl) -> Result<(), UrlRefusal> {
         if !self.allow_http && !url.is_https() {
             return Err(UrlRefusal::Http);
         }
@@ -170,8 +180,7 @@ impl AddressPolicy {
             Some(Host::Ipv6(address)) => self.check_literal(address.into(), port),
             // The types rule it out: an `EndpointUrl` has a host. Refused rather than trusted.
             None => Err(UrlRefusal::Unsendable),
-        }?;
-        path_of(url).parse::<http::uri::PathAndQuery>().map(drop).map_err(|_| UrlRefusal::Unsendable)
+        }
     }
 
     fn check_literal(&self, address: IpAddr, port: u16) -> Result<(), UrlRefusal> {
@@ -239,7 +248,8 @@ impl AddressPolicy {
     /// An address that carries an IPv4 address is reachable only if that one is too: a translator on the
     /// way would otherwise be a way round the IPv4 rules. That holds inside an allowed block as well.
     fn check_ipv6(&self, address: Ipv6Addr, port: u16, is_allowed: bool) -> Result<(), Refusal> {
-        if let Some(inner) = embedded_ipv4(address) {
+        let own_prefixes = self.nat64.iter().filter_map(|prefix| prefix.embedded(address));
+        for inner in embedded_ipv4(address).into_iter().chain(own_prefixes) {
             self.check_blocks(inner.into(), port).map_err(|refusal| match refusal {
                 Refusal::Block(what) => Refusal::Embedded(what),
                 other => other,

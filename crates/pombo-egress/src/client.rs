@@ -165,7 +165,7 @@ impl EgressClient {
     ) -> Result<Response, Failure> {
         let url = request.url;
         // Checked again at every attempt: the installation's rules may have changed since the URL was stored.
-        self.connector.policy.check_url(url).map_err(|refusal| outcome::of_refused_url(&refusal))?;
+        self.connector.policy.check_target(url).map_err(|refusal| outcome::of_refused_url(&refusal))?;
         let mut message = build_message(request)?;
         // The pool holds a bounded number of connections and each round takes one out, so the loop ends.
         loop {
@@ -239,7 +239,7 @@ fn origin_of(url: &EndpointUrl) -> &str {
 
 fn build_message(request: OutboundRequest<'_>) -> Result<Request<Full<Bytes>>, Failure> {
     let url = request.url.url();
-    // Neither fails for a URL that passed `check_url`; were it to, nothing is sent.
+    // Neither fails for a URL that passed `check_url` when it was stored; were it to, nothing is sent.
     let unsendable = || Failure::new(AttemptClass::BlockedAddress, "the URL of the endpoint cannot be sent");
     let target = Uri::try_from(path_of(url)).map_err(|_| unsendable())?;
     let host = &url[Position::BeforeHost..Position::AfterPort];

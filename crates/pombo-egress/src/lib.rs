@@ -12,6 +12,7 @@
 mod address_policy;
 mod client;
 mod connector;
+mod nat64;
 mod outcome;
 mod pool;
 mod resolve;
@@ -20,5 +21,6 @@ mod tls;
 pub use address_policy::{AddressPolicy, NetPort, NetPortError, Refusal, UrlRefusal};
 pub use client::{EgressClient, EgressConfig, EgressError, OutboundRequest};
 pub use connector::PhaseLimits;
+pub use nat64::{Nat64Prefix, discover_nat64};
 pub use pool::PoolLimits;
 pub use resolve::{Resolve, ResolveError, Resolving, SystemResolver};

@@ -33,7 +33,7 @@ pub enum ResolveError {
 
 /// Lookups at once. Each holds a thread of the runtime's blocking pool for as long as the system's resolver
 /// takes, also when nobody waits for it any more; dead name servers must not take the pool from everyone.
-const LOOKUPS_MAX: usize = 64;
+const LOOKUPS_MAX: usize = 128;
 
 /// The system's resolver (`getaddrinfo`).
 ///

@@ -237,6 +237,17 @@ fn an_allowed_translator_reaches_only_what_ipv4_may_reach() {
 }
 
 #[test]
+fn a_translator_of_this_network_reaches_only_what_ipv4_may_reach() {
+    let prefix =
+        Nat64Prefix::new("2a00:1:2:3::".parse().expect("an address"), 96).expect("a length of RFC 6052");
+    let policy = AddressPolicy { nat64: vec![prefix], ..Default::default() };
+    assert_eq!(policy.classify(ip("2a00:1:2:3::8.8.8.8"), 443), Ok(()));
+    assert!(matches!(policy.classify(ip("2a00:1:2:3::10.0.0.1"), 443), Err(Refusal::Embedded(_))));
+    assert_eq!(policy.classify(ip("2a00:1:2:3::169.254.169.254"), 443), Err(Refusal::Metadata));
+    assert_eq!(strict("2a00:1:2:3::10.0.0.1"), Ok(()), "elsewhere it is an address like any other");
+}
+
+#[test]
 fn ports_of_other_protocols_are_refused() {
     let policy = AddressPolicy::default();
     for port in [80, 443, 8080, 8443, 1024, 3000, 9443, 65535] {

@@ -1,7 +1,10 @@
 //! What the rest of the process may ask of the engine.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use tokio::task::{JoinHandle, JoinSet};
 
 use pombo_domain::attempt::Attempt;
 use pombo_domain::clock::Timestamp;
@@ -11,9 +14,13 @@ use pombo_domain::id::{DeliveryId, EndpointId, EventId};
 use pombo_domain::name::{ClientKey, TenantName};
 use pombo_egress::{AddressPolicy, EgressClient};
 use pombo_store::admin::Actor;
+use pombo_store::sessions::Release;
 use pombo_store::{Store, StoreError};
 
+use crate::accept::{self, AcceptSender};
 use crate::config::{ConfigError, EngineConfig};
+use crate::spine::Spine;
+use crate::{claim, deliver, flush, people, relay, session, sweep};
 
 /// Random bytes of a new signing secret.
 pub const SECRET_RANDOM_BYTES: usize = 32;
@@ -31,14 +38,15 @@ pub struct EngineParts {
 /// The running engine: its tasks. Stopped with [`Engine::stop`].
 pub struct Engine {
     handle: EngineHandle,
+    stages: JoinHandle<()>,
+    flusher: JoinHandle<()>,
 }
 
 /// A way to ask the engine for things; cheap to clone.
 #[derive(Clone)]
 pub struct EngineHandle {
-    store: Arc<dyn Store>,
-    config: Arc<EngineConfig>,
-    egress: EgressClient,
+    spine: Arc<Spine>,
+    sender: AcceptSender,
 }
 
 /// Why the engine does not start.
@@ -153,7 +161,25 @@ impl Engine {
     pub async fn start(parts: EngineParts) -> Result<Self, EngineError> {
         parts.config.check()?;
         let EngineParts { store, egress, config } = parts;
-        Ok(Self { handle: EngineHandle { store, config: Arc::new(config), egress } })
+        let spine = Arc::new(Spine::new(store, egress, config));
+        spine.store.prepare_partitions(1).await?;
+        session::open(&spine).await?;
+        let (sender, queue) = accept::queue();
+        let mut stages = JoinSet::new();
+        stages.spawn(session::keep(Arc::clone(&spine)));
+        stages.spawn(accept::commit_loop(Arc::clone(&spine), queue));
+        stages.spawn(sweep::sweep_loop(Arc::clone(&spine)));
+        if spine.config.roles.relay {
+            stages.spawn(relay::relay_loop(Arc::clone(&spine)));
+        }
+        if spine.config.roles.deliver {
+            stages.spawn(claim::claim_loop(Arc::clone(&spine)));
+            stages.spawn(deliver::dispatch_loop(Arc::clone(&spine)));
+            stages.spawn(sweep::wake_loop(Arc::clone(&spine)));
+        }
+        let flusher = tokio::spawn(flush::flush_loop(Arc::clone(&spine)));
+        let failed = watch_stages(Arc::clone(&spine), stages);
+        Ok(Self { handle: EngineHandle { spine, sender }, stages: tokio::spawn(failed), flusher })
     }
 
     /// A way to ask the engine for things.
@@ -162,9 +188,51 @@ impl Engine {
     }
 
     /// Stops in order (S8): readiness fails, accepts stop, lanes are released, attempts in flight finish within
-    /// `grace`, results are written, the session ends.
+    /// `grace`, results are written, the session ends. What could not be finished is released by the sweep of
+    /// whoever runs next.
     pub async fn stop(self, grace: Duration) {
-        let _ = grace;
+        let spine = &self.handle.spine;
+        spine.start_draining();
+        if let Some(session) = spine.session()
+            && let Err(error) = spine.store.drain_session(session.id).await
+        {
+            tracing::warn!(error = %error, "The session could not be marked as draining: {error}.");
+        }
+        let orderly = async {
+            let _ = self.stages.await;
+            let jobs = spine.lanes.drain(|_| true);
+            if let Err(error) = deliver::hand_back(spine, jobs, Release::HandBack).await {
+                tracing::warn!(error = %error, "Waiting deliveries could not be released; the next sweep does it: {error}.");
+            }
+            while spine.in_flight.load(Ordering::Acquire) > 0 {
+                // An attempt that ends notifies the lanes; the short sleep covers a hint taken by nobody.
+                let _ = tokio::time::timeout(Duration::from_millis(20), spine.lanes.ready.notified()).await;
+            }
+            spine.flush.emptied().await;
+        };
+        if tokio::time::timeout(grace, orderly).await.is_err() {
+            tracing::warn!(
+                "The grace for stopping is over; what is unfinished is released by whoever runs next."
+            );
+        }
+        self.flusher.abort();
+        if let Some(session) = spine.session()
+            && let Err(error) = spine.store.end_session(session.id).await
+        {
+            tracing::warn!(error = %error, "The session could not be ended; its lease runs out by itself: {error}.");
+        }
+    }
+}
+
+/// A stage ends only when the engine drains. One that ends otherwise has panicked: the process could go on
+/// accepting and never send, so it is made to stop, and whoever supervises it starts it again.
+async fn watch_stages(spine: Arc<Spine>, mut stages: JoinSet<()>) {
+    while let Some(ended) = stages.join_next().await {
+        if let Err(error) = ended {
+            tracing::error!(error = %error, "A stage of the engine failed; this process stops taking work.");
+            spine.metrics.stage_failed();
+            spine.start_draining();
+        }
     }
 }
 
@@ -174,12 +242,12 @@ impl EngineHandle {
     /// # Errors
     /// See [`PublishError`].
     pub async fn publish(&self, draft: Draft) -> Result<Published, PublishError> {
-        self.publish_all(vec![draft]).await.pop().unwrap_or(Err(PublishError::Stopping))
+        accept::publish(&self.spine, &self.sender, draft).await
     }
 
     /// Accepts several events; one bad one harms no other. Results in order.
     pub async fn publish_all(&self, drafts: Vec<Draft>) -> Vec<Result<Published, PublishError>> {
-        drafts.iter().map(|_| Err(PublishError::Stopping)).collect()
+        accept::publish_all(&self.spine, &self.sender, drafts).await
     }
 
     /// Sends `pombo.test` to an endpoint, whatever its status, and answers with the attempt.
@@ -187,8 +255,7 @@ impl EngineHandle {
     /// # Errors
     /// [`ActError::NotFound`], [`ActError::NotSending`] or [`ActError::Store`].
     pub async fn send_test(&self, endpoint: EndpointId) -> Result<Attempt, ActError> {
-        let _ = endpoint;
-        Err(ActError::NotSending)
+        people::send_test(&self.spine, endpoint).await
     }
 
     /// Tries a delivery now, by state: waiting or parked → one manual attempt whose failure leaves the schedule
@@ -197,47 +264,66 @@ impl EngineHandle {
     /// # Errors
     /// See [`ActError`].
     pub async fn retry(&self, id: DeliveryId, actor: &Actor, force: bool) -> Result<Retried, ActError> {
-        let _ = (id, actor, force);
-        Err(ActError::NotSending)
+        people::retry(&self.spine, id, actor, force).await
     }
 
     /// Tells the engine that this process changed an endpoint, so that the change acts at once here (elsewhere
     /// within a second, A3).
-    pub fn configuration_changed(&self) {}
+    pub fn configuration_changed(&self) {
+        let spine = Arc::clone(&self.spine);
+        tokio::spawn(async move {
+            if let Err(error) = spine.refresh_catalog(spine.catalog().version + 1).await {
+                spine.note_error(&error);
+            }
+        });
+    }
 
     /// Starts cancelling the live deliveries of an endpoint that was deleted, in chunks (P3). Goes on after
     /// this returns, and after a crash by the sweep.
     pub fn endpoint_deleted(&self, endpoint: EndpointId) {
-        let _ = endpoint;
+        self.configuration_changed();
+        tokio::spawn(sweep::cancel_rows(Arc::clone(&self.spine), endpoint));
     }
 
     /// Whether the process can do its work.
     pub fn readiness(&self) -> Readiness {
-        Readiness::NoSession
+        match self.spine.session() {
+            _ if self.spine.is_draining() => Readiness::Draining,
+            None => Readiness::NoSession,
+            Some(session) if session.is_over() => Readiness::NoSession,
+            Some(session) if !session.allows(Duration::ZERO) => Readiness::DatabaseAway,
+            Some(_) => Readiness::Ready,
+        }
     }
 
     /// The database's clock, as well as this process knows it.
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_secs(0)
+        self.spine.now()
     }
 
     /// The settings.
     pub fn config(&self) -> &EngineConfig {
-        &self.config
+        &self.spine.config
     }
 
     /// The address policy, for checking URLs of endpoints.
     pub fn address_policy(&self) -> &AddressPolicy {
-        self.egress.policy()
+        self.spine.egress.policy()
     }
 
     /// The database.
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.store
+        &self.spine.store
+    }
+
+    /// Resolves when the engine begins to stop, by [`Engine::stop`] or because a stage failed.
+    pub async fn draining(&self) {
+        self.spine.drained().await;
     }
 
     /// Metrics in the Prometheus text format.
     pub fn encode_metrics(&self) -> String {
-        String::new()
+        let spine = &self.spine;
+        spine.metrics.encode(spine.in_flight.load(Ordering::Acquire), spine.flush.len())
     }
 }

@@ -7,8 +7,25 @@
 //! The engine decides nothing about a delivery itself (that is `pombo-domain`), writes no SQL (that is a
 //! store) and opens no socket (that is `pombo-egress`).
 
+mod accept;
+mod catalog;
+mod claim;
+mod clock;
 mod config;
+mod deliver;
+mod flush;
 mod handle;
+mod holdings;
+mod homes;
+mod lanes;
+mod metrics;
+mod people;
+mod plan;
+mod random;
+mod relay;
+mod session;
+mod spine;
+mod sweep;
 
 pub use config::{ConfigError, EngineConfig};
 pub use handle::{

@@ -1,0 +1,247 @@
+//! Writing results: many in one statement, one statement at a time (docs/protocol.md K4–K8, S5).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use pombo_domain::attempt::Settlement;
+use pombo_domain::clock::Timestamp;
+use pombo_domain::endpoint::DisabledReason;
+use pombo_domain::id::EndpointId;
+use pombo_domain::limits;
+use pombo_store::StoreError;
+use pombo_store::flush::{Change, FlushBatch, FlushItem, FlushResult};
+
+use crate::clock::BootTime;
+use crate::spine::{Patience, Quietly, Spine};
+
+/// How long results gather before they are written.
+const GATHER: Duration = Duration::from_millis(2);
+/// How long a written batch is kept, for the case that the database dies before it is on disk (K7, S5).
+const KEEP_WRITTEN: Duration = Duration::from_secs(2);
+
+/// A result, and what it means for its endpoint.
+pub(crate) struct Result {
+    pub(crate) item: FlushItem,
+    pub(crate) hold: Option<Timestamp>,
+    pub(crate) disable: Option<DisabledReason>,
+}
+
+#[derive(Default)]
+struct Queues {
+    waiting: VecDeque<(BootTime, Result)>,
+    recent: VecDeque<(BootTime, Arc<FlushBatch>)>,
+    repeat: Vec<Arc<FlushBatch>>,
+}
+
+/// Results on their way to the database.
+#[derive(Default)]
+pub(crate) struct FlushQueue {
+    queues: Mutex<Queues>,
+    /// Results waiting or being written.
+    unflushed: AtomicUsize,
+    /// When the oldest of them came, in boot-time microseconds; 0 = none.
+    oldest: AtomicI64,
+    arrived: Notify,
+    empty: Notify,
+}
+
+impl FlushQueue {
+    pub(crate) fn push(&self, result: Result) {
+        let now = BootTime::now();
+        self.unflushed.fetch_add(1, Ordering::AcqRel);
+        let _ = self.oldest.compare_exchange(0, now.as_micros(), Ordering::AcqRel, Ordering::Relaxed);
+        self.lock().waiting.push_back((now, result));
+        self.arrived.notify_one();
+    }
+
+    /// Results waiting or being written.
+    pub(crate) fn len(&self) -> usize {
+        self.unflushed.load(Ordering::Acquire)
+    }
+
+    /// Age of the oldest of them.
+    pub(crate) fn oldest_age(&self) -> Duration {
+        match self.oldest.load(Ordering::Acquire) {
+            0 => Duration::ZERO,
+            since => Duration::from_micros((BootTime::now().as_micros() - since).max(0) as u64),
+        }
+    }
+
+    /// Resolves when nothing waits.
+    pub(crate) async fn emptied(&self) {
+        while self.len() > 0 {
+            self.empty.notified().await;
+        }
+    }
+
+    /// The database was restarted: what was written in the last two seconds may be gone, and is written again
+    /// under its old tokens. Where it is still there, nothing changes (K7).
+    pub(crate) fn repeat_recent(&self) {
+        let mut queues = self.lock();
+        let recent: Vec<_> = queues.recent.drain(..).map(|(_, batch)| batch).collect();
+        queues.repeat.extend(recent);
+        drop(queues);
+        self.arrived.notify_one();
+    }
+
+    fn take(&self) -> Vec<Result> {
+        let mut queues = self.lock();
+        let count = queues.waiting.len().min(limits::FLUSH_ITEMS_MAX);
+        queues.waiting.drain(..count).map(|(_, result)| result).collect()
+    }
+
+    fn written(&self, count: usize, batch: Arc<FlushBatch>) {
+        let now = BootTime::now();
+        let mut queues = self.lock();
+        while queues.recent.front().is_some_and(|(at, _)| now.since(*at) > KEEP_WRITTEN) {
+            queues.recent.pop_front();
+        }
+        queues.recent.push_back((now, batch));
+        let oldest = queues.waiting.front().map_or(0, |(at, _)| at.as_micros());
+        self.oldest.store(oldest, Ordering::Release);
+        drop(queues);
+        if self.unflushed.fetch_sub(count, Ordering::AcqRel) == count {
+            self.empty.notify_waiters();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().expect("nobody panics with the queues")
+    }
+}
+
+/// Writes results until the engine has stopped. The task is ended from outside, after [`FlushQueue::emptied`].
+pub(crate) async fn flush_loop(spine: Arc<Spine>) {
+    loop {
+        let repeat = std::mem::take(&mut spine.flush.lock().repeat);
+        for batch in repeat {
+            write(&spine, &batch).await;
+        }
+        let results = spine.flush.take();
+        if results.is_empty() {
+            spine.flush.arrived.notified().await;
+            tokio::time::sleep(GATHER).await;
+            continue;
+        }
+        let count = results.len();
+        let batch = Arc::new(batch_of(results));
+        let written = write(&spine, &batch).await;
+        finish(&spine, &batch, &written).await;
+        spine.flush.written(count, batch);
+        spine.lanes.ready.notify_one();
+    }
+}
+
+fn batch_of(results: Vec<Result>) -> FlushBatch {
+    let mut batch = FlushBatch::default();
+    for result in results {
+        let endpoint: EndpointId = result.item.attempt.endpoint_id;
+        if let Some(until) = result.hold {
+            batch.holds.push((endpoint, until));
+        }
+        if let Some(reason) = result.disable {
+            batch.disables.push((endpoint, reason));
+        }
+        batch.items.push(result.item);
+    }
+    batch
+}
+
+/// Writes a batch until it is answered: an unknown answer means the same batch again (K7). What the database
+/// refuses is halved until the item is found; that one is written without its texts, and at last given up.
+async fn write(spine: &Spine, batch: &FlushBatch) -> Vec<Option<FlushResult>> {
+    let (mut patience, mut quietly) = (Patience::default(), Quietly::default());
+    loop {
+        match spine.store.flush(batch).await {
+            Ok(results) => return results.into_iter().map(Some).collect(),
+            Err(StoreError::Rejected(cause)) => {
+                tracing::error!(error = %cause, "The database refuses a batch of results; they are written one by one.");
+                return write_one_by_one(spine, batch).await;
+            }
+            Err(error) => {
+                spine.note_error(&error);
+                if quietly.may_speak() {
+                    tracing::warn!(error = %error, "Results cannot be written, and are kept: {error}.");
+                }
+                tokio::time::sleep(patience.next()).await;
+            }
+        }
+    }
+}
+
+async fn write_one_by_one(spine: &Spine, batch: &FlushBatch) -> Vec<Option<FlushResult>> {
+    let mut results = Vec::with_capacity(batch.items.len());
+    let endpoints =
+        FlushBatch { items: Vec::new(), holds: batch.holds.clone(), disables: batch.disables.clone() };
+    let _ = write_single(spine, &endpoints).await;
+    for item in &batch.items {
+        let mut single = FlushBatch { items: vec![item.clone()], ..FlushBatch::default() };
+        let mut result = write_single(spine, &single).await;
+        if result.is_none() {
+            let attempt = &mut single.items[0].attempt;
+            attempt.message = Some("(the text of this attempt could not be stored)".to_owned());
+            attempt.response_body = None;
+            result = write_single(spine, &single).await;
+        }
+        if result.is_none() {
+            tracing::error!(delivery.id = %item.token.id, "The result of {} cannot be stored; the delivery is tried again.", item.token.id);
+        }
+        results.push(result);
+    }
+    results
+}
+
+/// `None` where the database refuses it.
+async fn write_single(spine: &Spine, batch: &FlushBatch) -> Option<FlushResult> {
+    let mut patience = Patience::default();
+    loop {
+        match spine.store.flush(batch).await {
+            Ok(results) => return results.into_iter().next(),
+            Err(StoreError::Rejected(_)) => return None,
+            Err(error) => {
+                spine.note_error(&error);
+                tokio::time::sleep(patience.next()).await;
+            }
+        }
+    }
+}
+
+/// The answers are here: tokens are let go, jobs that waited for them are queued, numbers are counted.
+async fn finish(spine: &Spine, batch: &FlushBatch, results: &[Option<FlushResult>]) {
+    for (item, result) in batch.items.iter().zip(results) {
+        if item.change == Change::RecordOnly {
+            continue;
+        }
+        count(spine, item, *result);
+        // A result that could not be stored leaves the row owned and unknown here: the audit releases it (S6).
+        if let Some(job) = spine.holdings.leave(item.token) {
+            crate::deliver::requeue(spine, job);
+        }
+    }
+    if !batch.disables.is_empty()
+        && let Err(error) = spine.refresh_catalog(spine.catalog().version + 1).await
+    {
+        spine.note_error(&error);
+    }
+}
+
+fn count(spine: &Spine, item: &FlushItem, result: Option<FlushResult>) {
+    match (result, item.change) {
+        (Some(FlushResult::Applied), Change::Settle(how)) => settled(spine, item, how),
+        (Some(FlushResult::Late { settled: true }), _) => {
+            spine.metrics.late(true);
+            settled(spine, item, Settlement::Delivered);
+        }
+        (Some(FlushResult::Late { settled: false }), _) => spine.metrics.late(false),
+        _ => {}
+    }
+}
+
+fn settled(spine: &Spine, item: &FlushItem, how: Settlement) {
+    let since = spine.now().since(item.delivery_created_at);
+    spine.metrics.settled(how, item.attempt.number.unsigned_abs(), since);
+}

@@ -1,0 +1,192 @@
+//! The sweep: heals what dead processes, lost answers and missed hints left behind (docs/protocol.md S3–S6,
+//! P1, P3, P4). No state needs a restart to move.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pombo_domain::delivery::Token;
+use pombo_domain::id::EndpointId;
+use pombo_domain::limits;
+use pombo_store::StoreError;
+use pombo_store::parking::Wake;
+use pombo_store::sessions::{LeaseName, Release};
+
+use crate::clock::BootTime;
+use crate::spine::{Patience, Quietly, Spine, rules_of};
+
+/// Time between two sweeps.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// Time between two rounds of upkeep (partitions ahead, old sessions).
+const UPKEEP_EVERY: Duration = Duration::from_secs(3600);
+/// Days of history's partitions made ahead (T7).
+const PARTITION_DAYS: u16 = 7;
+/// Chunks one sweep works through before it gives others a turn.
+const CHUNKS_MAX: u32 = 100;
+
+/// Sweeps until the engine drains.
+pub(crate) async fn sweep_loop(spine: Arc<Spine>) {
+    let (mut patience, mut quietly) = (Patience::default(), Quietly::default());
+    let mut upkeep_at: Option<BootTime> = None;
+    loop {
+        if let Err(error) = sweep(&spine, &mut upkeep_at).await {
+            spine.note_error(&error);
+            // The error may itself ask for an audit; this keeps the two from chasing each other.
+            tokio::time::sleep(patience.next()).await;
+            if quietly.may_speak() {
+                tracing::warn!(error = %error, "The sweep was broken off and will be repeated: {error}.");
+            }
+        } else {
+            patience.reset();
+        }
+        if spine.pause(&spine.signals.audit, SWEEP_EVERY).await {
+            return;
+        }
+    }
+}
+
+async fn sweep(spine: &Spine, upkeep_at: &mut Option<BootTime>) -> Result<(), StoreError> {
+    bury(spine).await?;
+    audit(spine).await?;
+    cancel_deleted(spine).await?;
+    if spine.config.roles.deliver {
+        level(spine).await?;
+    }
+    let sample = spine.store.sample().await?;
+    spine.metrics.take_sample(&sample);
+    let now = BootTime::now();
+    if upkeep_at.is_none_or(|last| now.since(last) >= UPKEEP_EVERY) {
+        upkeep(spine).await?;
+        *upkeep_at = Some(now);
+    }
+    Ok(())
+}
+
+/// Declares sessions dead whose lease ran out, and releases what dead sessions own (S3, S4). Rows may turn up
+/// late (an accept that was in flight when its session died), so this runs whether anyone was buried or not.
+async fn bury(spine: &Spine) -> Result<(), StoreError> {
+    for session in spine.store.bury_expired_sessions().await? {
+        tracing::warn!(
+            session = session.0,
+            "Session {session} of another process ran out; its deliveries are taken over."
+        );
+        spine.metrics.leases_expired.inc();
+    }
+    for _ in 0..CHUNKS_MAX {
+        let released = spine.store.release_dead(limits::SWEEP_ROWS_MAX).await?;
+        if released > 0 {
+            spine.signals.due.notify_one();
+        }
+        if released < limits::SWEEP_ROWS_MAX {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// S6. First the database, then memory, with no claim of our own between the two: what the database says is
+/// ours and memory does not know was forgotten, and is released by token.
+///
+/// Why it is safe: every token is entered in `holdings` before the commit that makes the row ours can be
+/// seen (accepts and relays register, claims hold `claiming` until they have entered), and leaves only after
+/// the write that ends the ownership was answered. So a row read in (a) that is unknown in (b) either changed
+/// hands since (the token does not match any more, nothing happens) or belongs to nobody's memory.
+async fn audit(spine: &Spine) -> Result<(), StoreError> {
+    let Some(session) = spine.session().filter(|session| !session.is_over()) else { return Ok(()) };
+    let owned = spine.store.owned(session.id).await?;
+    let unknown: Vec<Token> = {
+        let _no_claim_outstanding = spine.claiming.lock().await;
+        owned.into_iter().filter(|token| !spine.holdings.knows(*token)).collect()
+    };
+    for chunk in unknown.chunks(limits::SWEEP_ROWS_MAX as usize) {
+        let released = spine.store.release(chunk, Release::Rescue).await?;
+        if released > 0 {
+            tracing::warn!(
+                "{released} deliveries were owned here and unknown (an answer to a commit was lost); they are released."
+            );
+            spine.signals.due.notify_one();
+        }
+    }
+    Ok(())
+}
+
+/// The sweep cancels every live row of a deleted endpoint, also those that were inserted after the deletion (P3).
+async fn cancel_deleted(spine: &Spine) -> Result<(), StoreError> {
+    for _ in 0..CHUNKS_MAX {
+        if spine.store.cancel_deleted(limits::SWEEP_ROWS_MAX).await? < limits::SWEEP_ROWS_MAX {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// P1: wake-ups are level-triggered. Every endpoint at home here with parked rows is looked at, whatever hints
+/// were lost.
+async fn level(spine: &Spine) -> Result<(), StoreError> {
+    spine.lanes.tidy(spine.now());
+    let (catalog, homes) = (spine.catalog(), spine.homes());
+    for endpoint in spine.store.parked_endpoints(u32::MAX).await? {
+        if let Some(target) = catalog.target(endpoint)
+            && target.is_active()
+            && homes.holds(target.endpoint.shard())
+        {
+            spine.lanes.note_backlog(rules_of(target));
+        }
+    }
+    Ok(())
+}
+
+/// Partitions ahead by who holds the maintenance lease, and old sessions.
+async fn upkeep(spine: &Spine) -> Result<(), StoreError> {
+    let Some(session) = spine.session() else { return Ok(()) };
+    if spine.store.hold_lease(LeaseName::Maintenance, session.id).await?.is_some() {
+        spine.store.prepare_partitions(PARTITION_DAYS).await?;
+        spine.store.forget_sessions().await?;
+    }
+    Ok(())
+}
+
+/// Wakes the backlogs that lanes ask for, until the engine drains.
+pub(crate) async fn wake_loop(spine: Arc<Spine>) {
+    let mut quietly = Quietly::default();
+    loop {
+        for (endpoint, room) in spine.lanes.take_wakes() {
+            let result = wake(&spine, endpoint, room).await;
+            if let Err(error) = &result {
+                spine.note_error(error);
+                if quietly.may_speak() {
+                    tracing::warn!(error = %error, "A backlog could not be woken; the sweep tries again: {error}.");
+                }
+            }
+            spine.lanes.woken(endpoint, result.ok());
+        }
+        if spine.pause(&spine.lanes.wakes, SWEEP_EVERY).await {
+            return;
+        }
+    }
+}
+
+async fn wake(spine: &Spine, endpoint_id: EndpointId, room: u32) -> Result<(u32, bool), StoreError> {
+    let woken = spine.store.wake(Wake { endpoint_id, room }).await?;
+    if woken.woken > 0 {
+        spine.signals.due.notify_one();
+    }
+    Ok((woken.woken, woken.more))
+}
+
+/// Cancels the live rows of an endpoint that was just deleted, chunk by chunk (P3).
+pub(crate) async fn cancel_rows(spine: Arc<Spine>, endpoint: EndpointId) {
+    for job in spine.lanes.drain(|job| job.delivery.endpoint_id == endpoint) {
+        spine.holdings.leave(job.token());
+    }
+    loop {
+        match spine.store.cancel_rows_of(endpoint, limits::SWEEP_ROWS_MAX).await {
+            Ok(cancelled) if cancelled == limits::SWEEP_ROWS_MAX => {}
+            Ok(_) => return,
+            Err(error) => {
+                // The sweep goes on where this stops.
+                spine.note_error(&error);
+                return;
+            }
+        }
+    }
+}

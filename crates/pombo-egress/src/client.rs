@@ -20,6 +20,7 @@ use crate::address_policy::{AddressPolicy, path_of};
 use crate::connector::{Connector, PhaseLimits, TlsConfig};
 use crate::outcome::{self, Failure, Progress, Stage};
 use crate::pool::{Connection, Pool, PoolLimits};
+use crate::proxy::EgressProxy;
 use crate::resolve::{Resolve, SystemResolver};
 use crate::tls;
 
@@ -44,6 +45,8 @@ pub struct EgressConfig {
     pub phases: PhaseLimits,
     /// Bounds of the connections kept open.
     pub pool: PoolLimits,
+    /// A proxy that every connection goes through; those of the environment are never used.
+    pub proxy: Option<EgressProxy>,
 }
 
 impl Default for EgressConfig {
@@ -54,6 +57,7 @@ impl Default for EgressConfig {
             resolver: Arc::new(SystemResolver::new()),
             phases: PhaseLimits::default(),
             pool: PoolLimits::default(),
+            proxy: None,
         }
     }
 }
@@ -115,9 +119,9 @@ impl EgressClient {
     /// # Errors
     /// [`EgressError::Roots`] if there is no certificate to trust.
     pub fn new(config: EgressConfig) -> Result<Self, EgressError> {
-        let EgressConfig { policy, extra_roots, resolver, phases, pool } = config;
+        let EgressConfig { policy, extra_roots, resolver, phases, pool, proxy } = config;
         let tls = TlsConfig(Arc::new(tls::client_config(extra_roots).map_err(EgressError::Roots)?));
-        let connector = Connector { policy, resolver, limits: phases, tls };
+        let connector = Connector { policy, resolver, limits: phases, tls, proxy };
         Ok(Self { connector: Arc::new(connector), pool: Arc::new(Pool::new(pool)) })
     }
 

@@ -24,6 +24,7 @@ use url::Host;
 use crate::address_policy::{AddressPolicy, Refusal, port_of};
 use crate::outcome::{self, Failure, Progress, Stage, seconds};
 use crate::pool::{AbortOnDrop, Connection};
+use crate::proxy::EgressProxy;
 use crate::resolve::{Resolve, ResolveError};
 use crate::tls;
 
@@ -58,6 +59,7 @@ pub(crate) struct Connector {
     pub(crate) resolver: Arc<dyn Resolve>,
     pub(crate) limits: PhaseLimits,
     pub(crate) tls: TlsConfig,
+    pub(crate) proxy: Option<EgressProxy>,
 }
 
 /// The TLS configuration; its `Debug` would print every root certificate.
@@ -138,13 +140,21 @@ impl Connector {
         for (index, address) in tried.iter().enumerate() {
             let now = Instant::now();
             let share = deadline.saturating_duration_since(now) / (tried.len() - index) as u32;
-            match timeout_at(now + share, TcpStream::connect(*address)).await {
-                Ok(Ok(stream)) => return self.verify_peer(stream, *address),
-                Ok(Err(error)) => last = Some(outcome::of_connect(&error)),
+            match timeout_at(now + share, self.open(*address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(failure)) => last = Some(failure),
                 Err(_) => last = Some(over_limit("no TCP connection", self.limits.connect)),
             }
         }
         Err(last.unwrap_or_else(|| unresolved(&ResolveError::Empty)))
+    }
+
+    async fn open(&self, judged: SocketAddr) -> Result<TcpStream, Failure> {
+        if let Some(proxy) = &self.proxy {
+            return proxy.open(judged).await;
+        }
+        let stream = TcpStream::connect(judged).await.map_err(|error| outcome::of_connect(&error))?;
+        self.verify_peer(stream, judged)
     }
 
     /// Looks at where the connection really ended before a byte is sent.
@@ -155,10 +165,7 @@ impl Connector {
             tracing::warn!("A connection did not end at the address that was judged, or at this host itself");
             return Err(outcome::blocked());
         }
-        // A request is one small write; waiting to fill a segment only delays it. Where it fails, it is slower.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(error = &error as &dyn std::error::Error, "TCP_NODELAY could not be set");
-        }
+        set_nodelay(&stream);
         Ok(stream)
     }
 }
@@ -170,6 +177,13 @@ fn is_judged_peer(policy: &AddressPolicy, judged: SocketAddr, peer: SocketAddr, 
     let is_same = peer.ip() == judged.ip() && peer.port() == judged.port();
     let is_self = peer.ip() == local.ip();
     is_same && (!is_self || policy.allows_this_host(peer))
+}
+
+/// A request is one small write; waiting to fill a segment only delays it. Where this fails, it is slower.
+pub(crate) fn set_nodelay(stream: &TcpStream) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(error = &error as &dyn std::error::Error, "TCP_NODELAY could not be set");
+    }
 }
 
 /// Starts HTTP/1.1 on a stream and lets a task of its own drive it.

@@ -15,6 +15,7 @@ mod connector;
 mod nat64;
 mod outcome;
 mod pool;
+mod proxy;
 mod resolve;
 mod tls;
 
@@ -23,4 +24,5 @@ pub use client::{EgressClient, EgressConfig, EgressError, OutboundRequest};
 pub use connector::PhaseLimits;
 pub use nat64::{Nat64Prefix, discover_nat64};
 pub use pool::PoolLimits;
+pub use proxy::{EgressProxy, ProxyError};
 pub use resolve::{Resolve, ResolveError, Resolving, SystemResolver};

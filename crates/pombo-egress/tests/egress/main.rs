@@ -3,6 +3,7 @@
 mod addresses;
 mod connections;
 mod deadlines;
+mod proxy;
 mod receiver;
 mod responses;
 mod tls;

@@ -11,6 +11,7 @@ use crate::output::{self, Output};
 
 mod dead;
 mod deliveries;
+mod demo;
 mod endpoints;
 mod events;
 mod list;
@@ -50,6 +51,8 @@ Secrets may be given as @file, env:NAME or - (stdin).";
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// The whole story on the embedded database, in a few seconds
+    Demo(demo::DemoArgs),
     /// Publish an event
     #[command(visible_alias = "trigger")]
     Send(send::SendArgs),
@@ -93,6 +96,7 @@ pub(crate) fn run() -> ExitCode {
 
 fn dispatch(command: Command, output: Output) -> Outcome {
     match command {
+        Command::Demo(args) => large(demo::run(args, output)),
         Command::Send(args) => small(send::run(args, output)),
         Command::Endpoints(args) => small(endpoints::run(args, output)),
         Command::Events(args) => small(events::run(args, output)),
@@ -107,6 +111,16 @@ fn dispatch(command: Command, output: Output) -> Outcome {
 /// Runs a command that waits for the network and does little else: one thread is enough.
 fn small(command: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")
+        .map_err(Failure::Failed)?;
+    runtime.block_on(command)
+}
+
+/// Runs a command that works on several things at once.
+fn large(command: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")

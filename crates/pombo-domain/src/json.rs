@@ -40,6 +40,9 @@ pub fn check(bytes: &[u8]) -> Result<(), JsonError> {
 
 /// The byte offset of a parser's error (it counts lines and columns from one).
 pub fn offset(bytes: &[u8], error: &serde_json::Error) -> usize {
+    if error.is_eof() {
+        return bytes.len();
+    }
     let before: usize = bytes
         .split_inclusive(|byte| *byte == b'\n')
         .take(error.line().saturating_sub(1))
@@ -90,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_is_not_json_is_refused_with_the_place() {
-        for (text, at) in [("", 0), ("{\"a\":}", 5), ("1 2", 2), ("{\n\"a\":nul}", 9)] {
+        for (text, at) in [("", 0), ("{\"a\":}", 5), ("1 2", 2), ("{\"a\":1", 6), ("{\n\"a\":nul}", 9)] {
             let Err(JsonError::Syntax { offset, .. }) = check(text.as_bytes()) else {
                 panic!("{text:?} was taken")
             };

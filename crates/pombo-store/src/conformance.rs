@@ -69,10 +69,69 @@ pub trait Database: Send + Sync {
 macro_rules! conformance_suite {
     ($fresh:ident) => {
         $crate::conformance_topic!($fresh, sessions, [a_session_id_is_never_used_twice,]);
-        $crate::conformance_topic!($fresh, accept, []);
+        $crate::conformance_topic!(
+            $fresh,
+            accept,
+            [
+                an_event_is_there_with_its_deliveries,
+                bodies_are_kept_byte_for_byte,
+                a_stale_batch_inserts_nothing,
+                every_change_of_an_endpoint_makes_batches_stale,
+                a_taken_key_is_answered_with_the_earlier_event,
+                the_first_of_a_batch_has_the_key,
+                keys_are_apart_by_tenant,
+                an_expired_key_is_taken_over,
+                placements_are_kept,
+                a_due_time_in_the_past_becomes_now,
+                waiting_for_ever_is_waiting_for_no_time,
+                accepted_order_is_the_order_of_the_batch,
+                an_unmatched_event_is_kept,
+                an_event_keeps_what_came_with_it,
+                a_refused_batch_leaves_nothing_behind,
+            ]
+        );
         $crate::conformance_topic!($fresh, outbox, []);
-        $crate::conformance_topic!($fresh, claim, []);
-        $crate::conformance_topic!($fresh, flush, []);
+        $crate::conformance_topic!(
+            $fresh,
+            claim,
+            [
+                a_claimed_row_is_owned_once,
+                only_my_shards_are_claimed,
+                what_waits_is_not_claimed,
+                the_oldest_due_come_first,
+                half_of_a_claim_is_for_the_fresh,
+                the_floor_hides_what_lies_below,
+                a_claim_tells_of_holds,
+                a_claim_tells_clock_and_version,
+                missing_bodies_are_left_out,
+                a_claimed_row_reads_as_sending,
+            ]
+        );
+        $crate::conformance_topic!(
+            $fresh,
+            flush,
+            [
+                a_success_settles,
+                an_attempt_is_kept_whole,
+                a_retry_waits_for_its_time,
+                a_late_written_retry_is_due_now,
+                a_dead_delivery_is_a_dead_letter,
+                a_repeated_flush_changes_nothing,
+                a_late_success_settles_a_released_row,
+                a_late_success_leaves_an_owned_row,
+                a_late_success_leaves_a_row_that_moved_on,
+                a_late_failure_changes_nothing,
+                a_late_result_is_recorded_once,
+                a_result_after_the_end_is_late,
+                a_token_matches_in_all_three_parts,
+                results_keep_the_order_of_the_items,
+                record_only_changes_no_row,
+                the_later_hold_stays,
+                gone_disables_the_endpoint,
+                a_retry_may_park,
+                an_empty_flush_is_fine,
+            ]
+        );
         $crate::conformance_topic!($fresh, parking, []);
         $crate::conformance_topic!($fresh, endpoints, []);
         $crate::conformance_topic!($fresh, reading, []);

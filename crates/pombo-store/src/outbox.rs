@@ -142,9 +142,8 @@ pub trait Outbox {
     async fn relay(&self, request: RelayRequest, plan: Planner<'_>) -> Result<Relayed>;
 
     /// Whether rows may wait above `floor`: cheap enough to be asked at every poll (C4), so that an idle
-    /// relay opens no transaction. PostgreSQL: one probe of the primary key. SQLite: the same, and only if
-    /// the file was written to since the last answer was no (`PRAGMA data_version`). A hint: rows that become
-    /// visible below the floor are found by the scan from zero that R2 asks for once a minute.
+    /// relay opens no transaction: one probe of the primary key. A hint: rows that become visible below the
+    /// floor are found by the scan from zero that R2 asks for once a minute.
     async fn outbox_hint(&self, floor: i64) -> Result<bool>;
 
     /// Rows set aside, newest first, at most `limit`.

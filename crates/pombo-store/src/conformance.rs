@@ -68,7 +68,26 @@ pub trait Database: Send + Sync {
 #[macro_export]
 macro_rules! conformance_suite {
     ($fresh:ident) => {
-        $crate::conformance_topic!($fresh, sessions, [a_session_id_is_never_used_twice,]);
+        $crate::conformance_topic!(
+            $fresh,
+            sessions,
+            [
+                a_session_id_is_never_used_twice,
+                deliverers_are_live_and_deliver,
+                the_epoch_stays_while_the_database_lives,
+                an_expired_session_is_not_renewed,
+                only_expired_sessions_are_buried,
+                an_ended_session_stays_ended,
+                rows_of_the_dead_are_claimed_by_others,
+                rows_of_the_living_and_the_expired_stay,
+                releasing_goes_in_chunks,
+                releasing_matches_whole_tokens,
+                rescues_count_until_an_attempt_is_recorded,
+                a_released_row_keeps_its_time,
+                a_lease_is_taken_over_only_from_the_dead,
+                dead_sessions_are_forgotten_after_a_day,
+            ]
+        );
         $crate::conformance_topic!(
             $fresh,
             accept,
@@ -132,10 +151,58 @@ macro_rules! conformance_suite {
                 an_empty_flush_is_fine,
             ]
         );
-        $crate::conformance_topic!($fresh, parking, []);
-        $crate::conformance_topic!($fresh, endpoints, []);
+        $crate::conformance_topic!(
+            $fresh,
+            parking,
+            [
+                a_claimed_row_is_given_back,
+                endpoints_with_parked_rows_are_found,
+                the_oldest_parked_wake_first,
+                a_woken_row_keeps_its_time,
+                nothing_wakes_of_an_endpoint_that_is_not_active,
+                no_room_tells_of_the_backlog,
+                parked_rows_of_a_paused_endpoint_read_as_paused,
+                a_parked_row_taken_by_a_person_parks_again,
+                rows_of_a_deleted_endpoint_are_cancelled,
+            ]
+        );
+        $crate::conformance_topic!(
+            $fresh,
+            endpoints,
+            [
+                settings_come_back_as_they_were_set,
+                an_update_needs_the_version_it_saw,
+                a_status_change_twice_is_once,
+                an_old_secret_signs_until_its_overlap_is_over,
+                a_deleted_endpoint_is_unknown,
+                an_unknown_endpoint_is_no_error,
+                the_catalogue_tells_what_changed,
+                endpoints_are_apart_by_tenant,
+                endpoints_are_listed_in_pages,
+                secrets_are_sealed,
+            ]
+        );
         $crate::conformance_topic!($fresh, reading, []);
-        $crate::conformance_topic!($fresh, people, []);
+        $crate::conformance_topic!(
+            $fresh,
+            people,
+            [
+                a_waiting_row_is_taken_by_a_person,
+                only_an_unowned_live_row_is_taken,
+                a_failed_manual_attempt_leaves_the_schedule,
+                a_dead_letter_is_revived,
+                only_the_dead_and_the_cancelled_are_revived,
+                a_cancelled_delivery_is_revived,
+                a_revival_behind_a_paused_endpoint_is_parked,
+                each_run_ends_once,
+                an_old_failure_does_not_touch_a_revived_row,
+                a_live_delivery_is_cancelled,
+                only_live_deliveries_are_cancelled,
+                a_cancellation_is_the_newest_record,
+                acts_are_audited_with_their_reason,
+                a_manual_claim_ends_older_tokens,
+            ]
+        );
         $crate::conformance_topic!($fresh, admin, []);
         $crate::conformance_topic!($fresh, check, []);
     };

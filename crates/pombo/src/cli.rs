@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::failure::{Failure, Outcome};
 use crate::output::{self, Output};
 
+mod bench;
 mod dead;
 mod deliveries;
 mod demo;
@@ -53,6 +54,12 @@ Secrets may be given as @file, env:NAME or - (stdin).";
 enum Command {
     /// The whole story on the embedded database, in a few seconds
     Demo(demo::DemoArgs),
+    /// How fast this machine delivers
+    Bench(bench::BenchArgs),
+    #[command(name = "bench-receiver", hide = true)]
+    BenchReceiver,
+    #[command(name = "bench-load", hide = true)]
+    BenchLoad,
     /// Publish an event
     #[command(visible_alias = "trigger")]
     Send(send::SendArgs),
@@ -97,6 +104,9 @@ pub(crate) fn run() -> ExitCode {
 fn dispatch(command: Command, output: Output) -> Outcome {
     match command {
         Command::Demo(args) => large(demo::run(args, output)),
+        Command::Bench(args) => small(bench::run(args, output)),
+        Command::BenchReceiver => large(bench::run_receiver()),
+        Command::BenchLoad => large(bench::run_load()),
         Command::Send(args) => small(send::run(args, output)),
         Command::Endpoints(args) => small(endpoints::run(args, output)),
         Command::Events(args) => small(events::run(args, output)),

@@ -281,3 +281,40 @@ fn with_sources(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_reach_the_log_and_never_the_caller() {
+        let secret = || "relation \"pombo.event\" at 10.0.0.7".into();
+        for (error, status, word, retry_after) in [
+            (StoreError::Unavailable(secret()), 503, "unavailable", Some("1")),
+            (StoreError::Busy(secret()), 503, "unavailable", Some("1")),
+            (StoreError::Full(secret()), 503, "unavailable", Some("10")),
+            (StoreError::ReadOnly(secret()), 503, "unavailable", Some("5")),
+            (StoreError::OutcomeUnknown(secret()), 503, "outcome-unknown", Some("1")),
+            (StoreError::Rejected(secret()), 500, "internal", None),
+            (StoreError::Other(secret()), 500, "internal", None),
+        ] {
+            let problem = Problem::from(error);
+            let document = problem.document();
+            assert_eq!((document.status, document.kind), (status, format!("/errors/{word}")));
+            assert!(!document.detail.contains("10.0.0.7"), "{}", document.detail);
+            let response = problem.into_response();
+            let header = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+            assert_eq!(header, retry_after);
+            let Cause(cause) = response.extensions().get().expect("a cause for the log");
+            assert!(cause.ends_with("10.0.0.7"), "{cause}");
+        }
+    }
+
+    #[test]
+    fn words_of_problems_are_unique() {
+        let mut words: Vec<&str> = Code::ALL.iter().map(|code| code.facts().1).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), Code::ALL.len());
+    }
+}

@@ -23,7 +23,9 @@ pub use endpoint::{
     Deleting, Endpoint, EndpointCreate, EndpointCreated, EndpointPatch, EndpointSettings, OlderSecret,
     RotateSecretRequest, RotatedSecret, Secrets,
 };
-pub use event::{Batch, BatchItem, BatchRequest, Event, EventDetail, PublishRequest, Published, Unmatched};
+pub use event::{
+    Batch, BatchItem, BatchRequest, Event, EventDetail, ExactBytes, PublishRequest, Published, Unmatched,
+};
 
 /// A page of a list, newest first.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -176,7 +176,6 @@ pub(super) async fn delete(
     if !state.store().delete_endpoint(id, &caller.actor(reason)).await? {
         return Err(Problem::unknown("endpoint"));
     }
-    state.engine().configuration_changed();
     state.engine().endpoint_deleted(id);
     Ok((StatusCode::ACCEPTED, Json(Deleting { id, status: "deleting".to_owned() })).into_response())
 }

@@ -23,7 +23,7 @@ use crate::extract::PathId;
 use crate::page::{self, List};
 use crate::problem::Problem;
 use crate::query::{Query, shown_page};
-use crate::shapes::{Event, EventDetail, Page, Unmatched};
+use crate::shapes::{Event, EventDetail, ExactBytes, Page, Unmatched};
 use crate::state::AppState;
 
 /// Endpoints of a tenant looked at for "why not this one".
@@ -125,14 +125,14 @@ async fn unmatched(
 
 fn why_not(draft: &Draft, event: &EventRecord, endpoint: &Endpoint) -> Unmatched {
     let (code, text) = match routing::matches(draft, endpoint) {
-        _ if endpoint.created_at > event.created_at => {
-            ("created_later", "The endpoint was made after the event was accepted.")
-        }
         Err(mismatch @ Mismatch::EventType) => {
             (mismatch.as_str(), "The event's type matches none of the endpoint's `eventTypes`.")
         }
         Err(mismatch @ Mismatch::NotTargeted) => {
             (mismatch.as_str(), "The event named other endpoints in `endpoints`.")
+        }
+        Ok(()) if endpoint.created_at > event.created_at => {
+            ("created_later", "The endpoint was made after the event was accepted.")
         }
         Ok(()) => ("changed_later", "It would match now; its `eventTypes` were changed after the event."),
     };
@@ -142,7 +142,8 @@ fn why_not(draft: &Draft, event: &EventRecord, endpoint: &Endpoint) -> Unmatched
 /// The exact bytes that are signed and sent, with their content type.
 #[utoipa::path(get, path = "/v1/events/{id}/body", operation_id = "showEventBody", tag = "Events",
     params(("id" = String, Path, description = "`evt_…`")),
-    responses((status = 200, description = "The bytes", body = Vec<u8>, content_type = "*/*")))]
+    responses((status = 200, description = "The bytes", body = ExactBytes,
+            content_type = "application/octet-stream")))]
 pub(super) async fn body(
     State(state): State<AppState>,
     Reader(caller): Reader,

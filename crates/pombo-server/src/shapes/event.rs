@@ -190,3 +190,8 @@ pub struct Unmatched {
     /// The same in a sentence.
     pub text: String,
 }
+
+/// The exact bytes of an event's body.
+#[derive(Debug, Clone, PartialEq, Eq, ToSchema)]
+#[schema(value_type = String, format = Binary)]
+pub struct ExactBytes(pub Vec<u8>);

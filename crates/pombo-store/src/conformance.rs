@@ -109,7 +109,23 @@ macro_rules! conformance_suite {
                 a_refused_batch_leaves_nothing_behind,
             ]
         );
-        $crate::conformance_topic!($fresh, outbox, []);
+        $crate::conformance_topic!(
+            $fresh,
+            outbox,
+            [
+                a_row_becomes_an_event,
+                defaults_make_rows_complete,
+                rows_come_in_order_and_within_bounds,
+                the_floor_hides_rows_and_marks_grow,
+                only_the_holder_of_the_lease_relays,
+                a_stale_relay_takes_nothing,
+                a_bad_row_is_set_aside,
+                a_taken_key_is_dropped_or_set_aside,
+                a_row_relayed_twice_is_one_event,
+                the_tenant_of_a_row_is_made,
+                a_row_comes_as_it_was_written,
+            ]
+        );
         $crate::conformance_topic!(
             $fresh,
             claim,
@@ -182,7 +198,25 @@ macro_rules! conformance_suite {
                 secrets_are_sealed,
             ]
         );
-        $crate::conformance_topic!($fresh, reading, []);
+        $crate::conformance_topic!(
+            $fresh,
+            reading,
+            [
+                live_and_settled_are_one_list,
+                a_status_gives_its_deliveries,
+                filters_narrow_both_halves,
+                times_narrow_lists,
+                pages_stay_stable_while_rows_move,
+                a_full_last_page_has_no_next,
+                events_are_listed_in_pages,
+                reads_are_apart_by_tenant,
+                unknown_ids_are_nothing,
+                a_revived_delivery_reads_as_its_latest_life,
+                dead_letters_are_listed_in_pages,
+                a_hold_is_shown_with_its_deliveries,
+                the_last_message_is_shown,
+            ]
+        );
         $crate::conformance_topic!(
             $fresh,
             people,
@@ -203,8 +237,31 @@ macro_rules! conformance_suite {
                 a_manual_claim_ends_older_tokens,
             ]
         );
-        $crate::conformance_topic!($fresh, admin, []);
-        $crate::conformance_topic!($fresh, check, []);
+        $crate::conformance_topic!(
+            $fresh,
+            admin,
+            [
+                migrating_twice_is_migrating_once,
+                the_first_key_is_made_once,
+                a_key_is_found_by_its_hash,
+                the_audit_log_is_listed_in_pages,
+                the_database_answers,
+                the_sample_counts_what_is_there,
+            ]
+        );
+        $crate::conformance_topic!(
+            $fresh,
+            check,
+            [
+                a_used_database_is_sound,
+                a_lost_delivery_is_found,
+                a_settled_row_that_is_live_is_found,
+                dead_letters_and_deaths_must_agree,
+                owners_that_are_gone_are_found,
+                a_missing_body_is_found,
+                a_finding_names_an_example,
+            ]
+        );
     };
 }
 

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use pombo_domain::event::{Draft, Event, Identity, Origin};
-use pombo_domain::id::{EventId, TenantId};
+use pombo_domain::id::{EndpointId, EventId};
 use pombo_domain::limits;
 use pombo_store::StoreError;
-use pombo_store::accept::{AcceptBatch, AcceptResult, Accepted};
+use pombo_store::accept::{AcceptBatch, AcceptResult, Accepted, NewEvent};
 
+use crate::catalog::Catalog;
 use crate::handle::{PublishError, Published};
-use crate::plan::{Planned, Planner, content_hash};
-use crate::spine::Spine;
+use crate::plan::{Planner, Work, content_hash};
+use crate::spine::{Quietly, Spine};
 
 /// Events waiting for the committer; more callers wait outside.
 const QUEUE_LEN: usize = 4096;
@@ -30,6 +31,11 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    /// The first endpoint it names that its tenant does not have.
+    fn unknown_target(&self, catalog: &Catalog) -> Option<EndpointId> {
+        catalog.unknown_target(self.event.tenant_id, self.draft.targets.as_deref()?)
+    }
+
     fn answer(self, result: Result<Published, PublishError>) {
         // A caller that went away does not want to know.
         let _ = self.answer.send(result);
@@ -106,14 +112,23 @@ async fn hand_over(
 }
 
 /// The committer: takes what waits, commits it together, answers. While one commit is under way the next
-/// batch gathers; that is the whole of group commit. Ends when every sender is gone or the engine drains.
+/// batch gathers; that is the whole of group commit. When the engine drains, what was handed over before is
+/// still committed; what comes later finds the queue closed.
 pub(crate) async fn commit_loop(spine: Arc<Spine>, mut queue: mpsc::Receiver<Pending>) {
+    let mut quietly = Quietly::default();
     loop {
-        let first = tokio::select! {
-            pending = queue.recv() => pending,
-            () = spine.drained() => None,
+        let first = if queue.is_closed() {
+            queue.recv().await
+        } else {
+            tokio::select! {
+                pending = queue.recv() => pending,
+                () = spine.drained() => {
+                    queue.close();
+                    continue;
+                }
+            }
         };
-        let Some(first) = first else { break };
+        let Some(first) = first else { return };
         let mut batch = vec![first];
         while batch.len() < limits::ACCEPT_EVENTS_MAX {
             match queue.try_recv() {
@@ -121,30 +136,24 @@ pub(crate) async fn commit_loop(spine: Arc<Spine>, mut queue: mpsc::Receiver<Pen
                 Err(_) => break,
             }
         }
-        commit(&spine, batch).await;
-    }
-    // What was handed over before the drain is still taken; what comes later finds the queue closed.
-    queue.close();
-    while let Some(pending) = queue.recv().await {
-        commit(&spine, vec![pending]).await;
+        commit(&spine, batch, &mut quietly).await;
     }
 }
 
 /// Commits a batch. A batch that the database refuses is halved until the item is found (A4); the halves are
 /// worked through from a stack, so depth is bounded by the batch.
-async fn commit(spine: &Spine, batch: Vec<Pending>) {
-    let mut stack = vec![batch];
+async fn commit(spine: &Spine, batch: Vec<Pending>, quietly: &mut Quietly) {
+    let mut stack = vec![refuse_unknown_targets(spine, batch).await];
     while let Some(mut batch) = stack.pop() {
-        refuse_unknown_targets(spine, &mut batch).await;
         if batch.is_empty() {
             continue;
         }
-        let rest = split_by_deliveries(spine, &mut batch);
-        if !rest.is_empty() {
-            stack.push(rest);
-        }
         match commit_once(spine, &batch).await {
-            Ok(results) => answer_all(spine, batch, results),
+            Ok(results) => {
+                // More deliveries than fit one transaction: the rest is the next one (A6).
+                stack.push(batch.split_off(results.len()));
+                answer_all(spine, batch, results);
+            }
             Err(StoreError::Rejected(error)) if batch.len() > 1 => {
                 tracing::debug!(error = %error, "A batch of {} events is split to find the one refused.", batch.len());
                 let second = batch.split_off(batch.len() / 2);
@@ -153,108 +162,109 @@ async fn commit(spine: &Spine, batch: Vec<Pending>) {
             }
             Err(error) => {
                 spine.note_error(&error);
-                let refusal = refusal(&error);
+                let refusal = refusal(&error, quietly);
                 batch.into_iter().for_each(|pending| pending.answer(Err(refusal.clone())));
             }
         }
     }
 }
 
-fn refusal(error: &StoreError) -> PublishError {
+fn refusal(error: &StoreError, quietly: &mut Quietly) -> PublishError {
     match error {
-        StoreError::OutcomeUnknown(_) => PublishError::OutcomeUnknown,
         StoreError::Rejected(cause) => {
             tracing::error!(error = %cause, "The database refuses an event that passed every check.");
-            PublishError::Rejected
+            return PublishError::Rejected;
         }
-        error => {
-            tracing::warn!(error = %error, "Events cannot be accepted: {error}.");
-            PublishError::Unavailable
-        }
+        error if quietly.may_speak() => tracing::warn!(error = %error, "Events cannot be accepted: {error}."),
+        _ => {}
+    }
+    match error {
+        StoreError::OutcomeUnknown(_) => PublishError::OutcomeUnknown,
+        _ => PublishError::Unavailable,
     }
 }
 
-/// Events that name an endpoint the tenant does not have are refused; the database is asked first, for the
+/// Events that name an endpoint the tenant does not have are refused; the database is asked before, for the
 /// endpoint may have been made a moment ago by another process.
-async fn refuse_unknown_targets(spine: &Spine, batch: &mut Vec<Pending>) {
-    if batch.iter().all(|pending| pending.draft.targets.is_none()) {
-        return;
+async fn refuse_unknown_targets(spine: &Spine, batch: Vec<Pending>) -> Vec<Pending> {
+    let catalog = spine.catalog();
+    if batch.iter().all(|pending| pending.unknown_target(&catalog).is_none()) {
+        return batch;
     }
-    let known = spine.catalog().version;
-    if let Err(error) = spine.refresh_catalog(known + 1).await {
-        spine.note_error(&error);
+    let refreshed = spine.refresh_catalog_now().await;
+    if let Err(error) = &refreshed {
+        spine.note_error(error);
     }
-    let Some(planner) = Planner::new(spine) else { return };
-    let mut index = 0;
-    while index < batch.len() {
-        let draft = &batch[index].draft;
-        let unknown = draft
-            .targets
-            .as_ref()
-            .and_then(|targets| planner.unknown_target(TenantId::of(&draft.tenant), targets));
-        match unknown {
-            Some(target) => batch.remove(index).answer(Err(PublishError::UnknownTarget(target))),
-            None => index += 1,
+    let catalog = spine.catalog();
+    let mut known = Vec::with_capacity(batch.len());
+    for pending in batch {
+        match pending.unknown_target(&catalog) {
+            None => known.push(pending),
+            // Not knowing is no reason to say that it does not exist.
+            Some(_) if refreshed.is_err() => pending.answer(Err(PublishError::Unavailable)),
+            Some(target) => pending.answer(Err(PublishError::UnknownTarget(target))),
         }
     }
+    known
 }
 
-/// At most [`limits::ACCEPT_DELIVERIES_MAX`] deliveries per transaction (A6), one event at the least.
-fn split_by_deliveries(spine: &Spine, batch: &mut Vec<Pending>) -> Vec<Pending> {
-    let catalog = spine.catalog();
-    let mut deliveries = 0;
-    let fits = batch.iter().position(|pending| {
-        deliveries += catalog.of_tenant(pending.event.tenant_id).len();
-        deliveries > limits::ACCEPT_DELIVERIES_MAX
-    });
-    match fits {
-        Some(index) if batch.len() > 1 => batch.split_off(index.max(1)),
-        _ => Vec::new(),
-    }
-}
-
-/// One try after another while the configuration moves on under the batch. Gives each result with the number
-/// of deliveries that were planned.
+/// One try after another while the configuration moves on under the batch. Gives the results of as many events
+/// as fit one transaction, each with its number of deliveries.
 async fn commit_once(spine: &Spine, batch: &[Pending]) -> Result<Vec<(AcceptResult, u32)>, StoreError> {
     for _ in 0..STALE_MAX {
         let Some(planner) = Planner::new(spine) else {
-            return Err(StoreError::Unavailable("this process holds no session yet".into()));
+            return Err(StoreError::Busy("this process holds no session right now".into()));
         };
-        let planned: Vec<Planned> = batch
-            .iter()
-            .map(|pending| planner.plan(&pending.draft, pending.event.clone(), pending.hash))
-            .collect();
-        let (events, work): (Vec<_>, Vec<_>) =
-            planned.into_iter().map(|planned| (planned.new, (planned.jobs, planned.parked))).unzip();
+        let (events, work) = plan(&planner, batch);
         let accept =
             AcceptBatch { events, config_version: planner.catalog.version, session: planner.session };
-        let accepted = spine.store.accept(&accept).await;
-        let planned = accept.events.into_iter().zip(work);
-        let planned: Vec<Planned> =
-            planned.map(|(new, (jobs, parked))| Planned { new, jobs, parked }).collect();
-        match accepted {
-            Ok(Accepted::Committed(results)) => {
-                let settle = |(planned, result): (Planned, AcceptResult)| {
-                    let fanout = planned.new.deliveries.len() as u32;
-                    match result {
-                        AcceptResult::Created => planned.queue(spine),
-                        AcceptResult::Taken(_) => planned.forget(spine),
-                    }
-                    (result, fanout)
-                };
-                return Ok(planned.into_iter().zip(results).map(settle).collect());
-            }
+        match spine.store.accept(&accept).await {
+            Ok(Accepted::Committed(results)) => return Ok(take_up(spine, &accept, work, results)),
             Ok(Accepted::Stale { config_version }) => {
-                planned.iter().for_each(|planned| planned.forget(spine));
+                work.iter().for_each(|work| work.forget(spine));
                 spine.refresh_catalog(config_version).await?;
             }
             Err(error) => {
-                planned.iter().for_each(|planned| planned.forget(spine));
+                work.iter().for_each(|work| work.forget(spine));
                 return Err(error);
             }
         }
     }
     Err(StoreError::Busy("the configuration changes faster than events can be matched".into()))
+}
+
+/// Plans events from the front of the batch, one at the least, at most [`limits::ACCEPT_DELIVERIES_MAX`]
+/// deliveries in all (A6).
+fn plan(planner: &Planner<'_>, batch: &[Pending]) -> (Vec<NewEvent>, Vec<Work>) {
+    let (mut events, mut work) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+    let mut deliveries = 0;
+    for pending in batch {
+        if deliveries >= limits::ACCEPT_DELIVERIES_MAX {
+            break;
+        }
+        let planned = planner.plan(&pending.draft, pending.event.clone(), pending.hash);
+        deliveries += planned.new.deliveries.len();
+        events.push(planned.new);
+        work.push(planned.work);
+    }
+    (events, work)
+}
+
+fn take_up(
+    spine: &Spine,
+    accept: &AcceptBatch,
+    work: Vec<Work>,
+    results: Vec<AcceptResult>,
+) -> Vec<(AcceptResult, u32)> {
+    let fanouts = accept.events.iter().map(|new| new.deliveries.len() as u32);
+    let settle = |((result, work), fanout): ((AcceptResult, Work), u32)| {
+        match result {
+            AcceptResult::Created => work.queue(spine),
+            AcceptResult::Taken(_) => work.forget(spine),
+        }
+        (result, fanout)
+    };
+    results.into_iter().zip(work).zip(fanouts).map(settle).collect()
 }
 
 fn answer_all(spine: &Spine, batch: Vec<Pending>, results: Vec<(AcceptResult, u32)>) {

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use pombo_domain::clock::Timestamp;
 use pombo_domain::endpoint::{Endpoint, EndpointStatus};
 use pombo_domain::id::{EndpointId, TenantId};
+use pombo_domain::retry::RetryPolicy;
 use pombo_signature::{Signer, SigningSecret};
 use pombo_store::endpoints::{CatalogChanges, CatalogEndpoint};
 
@@ -16,12 +17,17 @@ pub(crate) struct Target {
     pub(crate) endpoint: Endpoint,
     /// Custom headers, ready to be cloned.
     pub(crate) headers: HeaderMap,
+    /// Its own policy, or the installation's.
+    pub(crate) retry: RetryPolicy,
+    /// Whether the first attempt is made at once.
+    pub(crate) starts_at_once: bool,
+    pub(crate) shard: i16,
     signers: Vec<(Signer, Option<Timestamp>)>,
     pub(crate) hold_until: Option<Timestamp>,
 }
 
 impl Target {
-    fn new(entry: CatalogEndpoint) -> Self {
+    fn new(entry: CatalogEndpoint, fallback: &RetryPolicy) -> Self {
         let mut headers = HeaderMap::new();
         for header in &entry.endpoint.settings.headers {
             // Both were checked when the endpoint was made; what does not parse any more is left out, not sent wrong.
@@ -44,7 +50,17 @@ impl Target {
                 }
             })
             .collect();
-        Self { endpoint: entry.endpoint, headers, signers, hold_until: entry.hold_until }
+        let retry = entry.endpoint.retry.clone().unwrap_or_else(|| fallback.clone());
+        let first_delay = retry.delay_before(1, &mut crate::random::rng());
+        Self {
+            shard: entry.endpoint.shard(),
+            starts_at_once: first_delay.is_none_or(|delay| delay.is_zero()),
+            retry,
+            endpoint: entry.endpoint,
+            headers,
+            signers,
+            hold_until: entry.hold_until,
+        }
     }
 
     /// The signers that count at `now`: the current secret's first, then those in their overlap.
@@ -53,6 +69,7 @@ impl Target {
         self.signers.iter().filter(|(_, until)| counts(until)).map(|(signer, _)| signer).collect()
     }
 
+    /// Whether deliveries are sent to it.
     pub(crate) fn is_active(&self) -> bool {
         self.endpoint.status == EndpointStatus::Active
     }
@@ -76,8 +93,9 @@ impl Catalog {
         self.by_tenant.get(&tenant).map_or(&[], Vec::as_slice)
     }
 
-    /// The catalogue after these changes. Unchanged endpoints are shared, not copied.
-    pub(crate) fn with(&self, changes: CatalogChanges) -> Self {
+    /// The catalogue after these changes; `fallback` is the policy of endpoints without their own. Unchanged
+    /// endpoints are shared, not copied.
+    pub(crate) fn with(&self, changes: CatalogChanges, fallback: &RetryPolicy) -> Self {
         let mut next = Self {
             version: changes.version.max(self.version),
             targets: self.targets.clone(),
@@ -88,13 +106,20 @@ impl Catalog {
         }
         for entry in changes.changed {
             next.remove(entry.endpoint.id);
-            let target = Arc::new(Target::new(entry));
+            let target = Arc::new(Target::new(entry, fallback));
             let of_tenant = next.by_tenant.entry(target.endpoint.tenant_id).or_default();
             let place = of_tenant.partition_point(|other| other.endpoint.id < target.endpoint.id);
             of_tenant.insert(place, Arc::clone(&target));
             next.targets.insert(target.endpoint.id, target);
         }
         next
+    }
+
+    /// The first of these endpoints that the tenant does not have.
+    pub(crate) fn unknown_target(&self, tenant: TenantId, targets: &[EndpointId]) -> Option<EndpointId> {
+        let has =
+            |id: &EndpointId| self.target(*id).is_some_and(|target| target.endpoint.tenant_id == tenant);
+        targets.iter().find(|id| !has(id)).copied()
     }
 
     fn remove(&mut self, id: EndpointId) {

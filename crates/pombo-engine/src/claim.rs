@@ -11,17 +11,21 @@ use pombo_domain::id::EventId;
 use pombo_domain::limits;
 use pombo_store::StoreError;
 use pombo_store::claim::{ClaimRequest, Claimed, ClaimedDelivery};
-use pombo_store::parking::Unclaim;
 
 use crate::clock::BootTime;
 use crate::holdings::Entered;
-use crate::lanes::{Content, Job};
+use crate::lanes::{Content, Job, LaneRules};
+use crate::returns::put_unknown;
 use crate::spine::{Patience, Quietly, Spine, rules_of};
 
 /// Pause between two looks while rows keep coming.
 const BUSY: Duration = Duration::from_millis(10);
 /// Longest pause between two looks (C4).
 const IDLE: Duration = Duration::from_millis(250);
+/// Longest time between two looks at the version of the configuration (A3).
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Events whose bodies are read in one statement: bounds the memory they may take beyond the lanes' own bound.
+const BODIES_AT_ONCE: usize = 64;
 /// How far below the server's clock the floor stays (C2).
 const FLOOR_BELOW_NOW: Duration = Duration::from_secs(30);
 /// How often a claim scans without a floor (rows released with a time long past stand below it).
@@ -58,31 +62,46 @@ struct Claimer {
     /// The shards the floor was seen for.
     shards: Vec<i16>,
     full_scan_at: Option<BootTime>,
+    /// When the database was last asked.
+    asked_at: Option<BootTime>,
 }
 
 impl Claimer {
     async fn step(&mut self, spine: &Spine) -> Result<Duration, StoreError> {
-        let Some(session) = spine.session().filter(|session| session.allows(Duration::ZERO)) else {
+        let Some(session) = spine.session().filter(|session| session.allows(spine.config.timeout)) else {
             self.floor = None;
             return Ok(IDLE);
         };
-        let shards = spine.homes().shards().to_vec();
-        // Memory is bounded: what waits here already is enough for a while.
-        let room = (4 * spine.config.slots).saturating_sub(spine.lanes.queued()) as u32;
-        let limit = room.min(limits::CLAIM_ROWS_MAX);
-        if limit == 0 || shards.is_empty() {
-            return Ok(BUSY);
+        let mut shards = spine.homes().shards().to_vec();
+        // What could be sent now and waits for a slot is enough for a while. What waits for its receiver does not
+        // count: its lane is bounded, and others must not wait with it.
+        let wanted = 2 * spine.config.slots;
+        let mut limit =
+            (wanted.saturating_sub(spine.lanes.ready_to_send()) as u32).min(limits::CLAIM_ROWS_MAX);
+        if limit < limits::CLAIM_ROWS_MAX.min(wanted as u32) / 4 || shards.is_empty() {
+            let now = BootTime::now();
+            if self.asked_at.is_some_and(|last| now.since(last) < PROBE_EVERY) {
+                return Ok(BUSY);
+            }
+            // A claim of nothing still tells the version of the configuration (A3).
+            (shards, limit) = (Vec::new(), 0);
         }
-        let floor = self.floor_for(&shards);
+        self.asked_at = Some(BootTime::now());
+        let floor = if limit == 0 { self.floor } else { self.floor_for(&shards) };
         let request = ClaimRequest { session: session.id, shards, floor, limit };
         let outstanding = spine.claiming.lock().await;
-        let claimed = spine.store.claim_due(&request).await?;
-        let jobs = enter(spine, &claimed.deliveries);
+        let mut claimed = spine.store.claim_due(&request).await?;
+        let deliveries = std::mem::take(&mut claimed.deliveries);
+        let got = deliveries.len() as u32;
+        let jobs = enter(spine, deliveries);
         drop(outstanding);
-        let got = claimed.deliveries.len() as u32;
-        self.learn(&claimed, got < limit);
-        spine.refresh_catalog(claimed.config_version).await?;
-        take_in(spine, jobs, &claimed).await?;
+        if limit > 0 {
+            self.learn(&claimed, got < limit);
+        }
+        // From here on the jobs are in memory alone: nothing may break off before each has its place.
+        let refreshed = spine.refresh_catalog(claimed.config_version).await;
+        take_in(spine, jobs, &claimed).await;
+        refreshed?;
         Ok(match got {
             0 => IDLE.mul_f64(crate::random::rng().random_range(0.6..=1.0)),
             got if got == limit => Duration::ZERO,
@@ -111,11 +130,11 @@ impl Claimer {
 }
 
 /// Enters what was claimed (S6 b); jobs whose delivery has older work here wait in the holdings.
-fn enter(spine: &Spine, deliveries: &[ClaimedDelivery]) -> Vec<Job> {
+fn enter(spine: &Spine, deliveries: Vec<ClaimedDelivery>) -> Vec<Job> {
     deliveries
-        .iter()
+        .into_iter()
         .filter_map(|delivery| {
-            let job = Box::new(Job { delivery: delivery.clone(), content: None, manual: None });
+            let job = Box::new(Job { delivery, content: None, manual: None });
             match spine.holdings.enter(job) {
                 Entered::Fresh(job) => Some(*job),
                 Entered::Waits => None,
@@ -126,71 +145,53 @@ fn enter(spine: &Spine, deliveries: &[ClaimedDelivery]) -> Vec<Job> {
 
 /// Puts claimed jobs into their lanes, or gives them back: parked where the endpoint is not active or its lane
 /// is full, due at the end of a hold (C1).
-async fn take_in(spine: &Spine, jobs: Vec<Job>, claimed: &Claimed) -> Result<(), StoreError> {
-    let (catalog, now) = (spine.catalog(), claimed.now);
+async fn take_in(spine: &Spine, jobs: Vec<Job>, claimed: &Claimed) {
+    let catalog = spine.catalog();
     for (endpoint, until) in &claimed.holds {
         if let Some(target) = catalog.target(*endpoint) {
-            spine.lanes.hold(rules_of(target), *until);
+            spine.returns.put_displaced(spine.lanes.hold(rules_of(target), *until));
         }
     }
-    let (mut queue, mut back) = (Vec::new(), Vec::new());
+    let mut queue = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let delivery = &job.delivery;
-        match catalog.target(delivery.endpoint_id) {
-            // Deleted: the sweep cancels the row, whoever owns it (P3).
-            None => drop(spine.holdings.leave(job.token())),
-            Some(target) if !target.is_active() => {
-                back.push((job.token(), Timestamp::INFINITY, delivery.not_before));
-            }
-            Some(target) => match spine.lanes.hold_of(delivery.endpoint_id, now) {
-                Some(until) => back.push((job.token(), until, None)),
+        match catalog.target(job.delivery.endpoint_id) {
+            None => put_unknown(spine, &job),
+            Some(target) if !target.is_active() => spine.returns.put(&job, Timestamp::INFINITY),
+            Some(target) => match spine.lanes.hold_of(job.delivery.endpoint_id, claimed.now) {
+                Some(until) => spine.returns.put(&job, until),
                 None => queue.push((rules_of(target), job)),
             },
         }
     }
-    let mut queue = load_bodies(spine, queue).await?;
-    let without_room = spine.lanes.push_claimed(std::mem::take(&mut queue), now);
-    back.extend(without_room.iter().map(|job| (job.token(), Timestamp::INFINITY, job.delivery.not_before)));
-    give_back(spine, back).await
+    load_bodies(spine, &mut queue).await;
+    spine.returns.put_displaced(spine.lanes.push_claimed(queue, claimed.now));
 }
 
-async fn give_back(
-    spine: &Spine,
-    rows: Vec<(pombo_domain::delivery::Token, Timestamp, Option<Timestamp>)>,
-) -> Result<(), StoreError> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let rows: Vec<Unclaim> =
-        rows.into_iter().map(|(token, due_at, not_before)| Unclaim { token, due_at, not_before }).collect();
-    let result = spine.store.unclaim(&rows).await;
-    // Answered or not, nothing of them is worked on here: if the write did not happen, the audit finds them.
-    for row in &rows {
-        if let Some(job) = spine.holdings.leave(row.token) {
-            crate::deliver::requeue(spine, job);
-        }
-    }
-    result.map(|_| ())
-}
-
-type Queue = Vec<(crate::lanes::LaneRules, Job)>;
-
-/// Reads the bodies of a claim together, while memory for bodies is left; the rest is read when it is sent (L1).
-async fn load_bodies(spine: &Spine, mut queue: Queue) -> Result<Queue, StoreError> {
-    if queue.is_empty() {
-        return Ok(queue);
-    }
+/// Reads bodies of a claim together while memory for bodies is left; the rest is read when it is sent (L1), and
+/// so is what cannot be read now.
+async fn load_bodies(spine: &Spine, queue: &mut [(LaneRules, Job)]) {
     let mut events: Vec<(EventId, Timestamp)> =
         queue.iter().map(|(_, job)| (job.delivery.event_id, job.delivery.event_at)).collect();
     events.sort_unstable();
     events.dedup();
-    let bodies = spine.store.bodies(&events).await?;
-    let bodies: HashMap<EventId, Content> = bodies
-        .into_iter()
-        .map(|body| (body.event_id, Content { body: body.body, content_type: body.content_type.into() }))
-        .collect();
-    for (_, job) in &mut queue {
-        job.content = bodies.get(&job.delivery.event_id).cloned();
+    let mut free = spine.lanes.bytes_free();
+    let mut contents = HashMap::with_capacity(events.len());
+    for chunk in events.chunks(BODIES_AT_ONCE) {
+        if free == 0 {
+            break;
+        }
+        match spine.store.bodies(chunk).await {
+            Ok(bodies) => contents.extend(bodies.into_iter().map(|body| {
+                free = free.saturating_sub(body.body.len());
+                (body.event_id, Content { body: body.body, content_type: body.content_type.into() })
+            })),
+            Err(error) => {
+                spine.note_error(&error);
+                break;
+            }
+        }
     }
-    Ok(queue)
+    for (_, job) in queue {
+        job.content = contents.get(&job.delivery.event_id).cloned();
+    }
 }

@@ -45,16 +45,27 @@ impl BootTime {
     }
 }
 
+/// How far back the clock follows the database at once. Smaller corrections are noise of the measurement: the
+/// clock then waits until it is caught up.
+const BACK_AT_ONCE: i64 = 1_000_000;
+
 /// The database's clock as this process knows it.
 #[derive(Debug, Default)]
 pub(crate) struct DatabaseClock {
     offset_micros: AtomicI64,
+    /// The last instant given.
+    last_micros: AtomicI64,
 }
 
 impl DatabaseClock {
-    /// Now, by the database's clock.
+    /// Now, by the database's clock. Every call gives another instant, and small corrections never turn it back:
+    /// (delivery, started_at) names an attempt (K7).
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from_micros(BootTime::now().0 + self.offset_micros.load(Ordering::Relaxed))
+        let read = BootTime::now().0 + self.offset_micros.load(Ordering::Relaxed);
+        let next = |last: i64| if last - read > BACK_AT_ONCE { read } else { read.max(last + 1) };
+        let last =
+            self.last_micros.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
+        Timestamp::from_micros(last.map_or(read, next))
     }
 
     /// Learns from an answer that carried the database's time: it was read somewhere between `sent` and now;
@@ -76,5 +87,18 @@ mod tests {
         clock.learn(BootTime::now(), database);
         let read = clock.now();
         assert!(read >= database && read.since(database) < Duration::from_secs(5), "{read}");
+    }
+
+    #[test]
+    fn corrections_never_give_an_instant_twice() {
+        let clock = DatabaseClock::default();
+        let database = Timestamp::from_secs(4_000_000_000);
+        clock.learn(BootTime::now(), database);
+        let first = clock.now();
+        clock.learn(BootTime::now(), database.minus(Duration::from_millis(500)));
+        let second = clock.now();
+        assert!(second > first);
+        clock.learn(BootTime::now(), database.minus(Duration::from_secs(3600)));
+        assert!(clock.now() < database.minus(Duration::from_secs(3000)), "a clock that was set is followed");
     }
 }

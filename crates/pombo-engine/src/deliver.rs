@@ -2,7 +2,6 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -18,32 +17,34 @@ use pombo_egress::OutboundRequest;
 use pombo_signature::{Signer, standard, x_webhook};
 use pombo_store::StoreError;
 use pombo_store::flush::{Change, FlushItem};
-use pombo_store::parking::Unclaim;
 use pombo_store::sessions::Release;
 
 use crate::catalog::Target;
 use crate::flush::Result as FlushResult;
 use crate::lanes::{Content, Job};
-use crate::session::Session;
+use crate::returns::{let_go, put_unknown};
 use crate::spine::{Spine, rules_of};
 
 /// Longest pause of the dispatcher without a hint: K4's gate opens by time too.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// How long a delivery waits that could not be sent for a passing reason of this process.
+const PUT_OFF: Duration = Duration::from_secs(1);
+/// How long it waits where its body cannot be read for a reason that will not pass by itself.
+const PUT_OFF_UNREADABLE: Duration = Duration::from_secs(60);
+
 /// Takes jobs from the lanes by turns while slots are free, and sends each in a task of its own. Runs until the
 /// engine drains.
 pub(crate) async fn dispatch_loop(spine: Arc<Spine>) {
     while !spine.is_draining() {
-        let now = spine.now();
-        spine.lanes.end_holds(now);
         let mut took_any = false;
-        while spine.in_flight.load(Ordering::Acquire) < spine.config.slots
+        while spine.in_flight.count() < spine.config.slots
             && spine.may_start()
-            && spine.session().is_some_and(|session| session.allows(Duration::ZERO))
+            && spine.session().is_some_and(|session| session.allows(spine.config.timeout))
         {
-            let Some(job) = spine.lanes.next(now) else { break };
+            let Some(job) = spine.lanes.next() else { break };
             took_any = true;
-            spine.in_flight.fetch_add(1, Ordering::AcqRel);
+            spine.in_flight.add(1);
             tokio::spawn(run(Arc::clone(&spine), job));
         }
         if took_any {
@@ -61,31 +62,21 @@ pub(crate) async fn dispatch_loop(spine: Arc<Spine>) {
 async fn run(spine: Arc<Spine>, job: Job) {
     let (token, endpoint) = (job.token(), job.delivery.endpoint_id);
     let outcome = AssertUnwindSafe(deliver(&spine, job)).catch_unwind().await;
-    spine.in_flight.fetch_sub(1, Ordering::AcqRel);
-    spine.lanes.finished(endpoint, spine.now());
     if outcome.is_err() {
         tracing::error!(delivery.id = %token.id, endpoint.id = %endpoint, "Sending {} panicked; it is released and tried again.", token.id);
         // Counted as a rescue, so that a delivery that always panics ends as dead and not as a loop (S4).
         if let Err(error) = spine.store.release(&[token], Release::Rescue).await {
             spine.note_error(&error);
         }
-        if let Some(job) = spine.holdings.leave(token) {
-            requeue(&spine, job);
-        }
+        let_go(&spine, token);
         spine.signals.due.notify_one();
     }
+    spine.in_flight.done(1);
+    spine.lanes.finished(endpoint);
 }
 
 async fn deliver(spine: &Spine, mut job: Job) {
-    let Some(target) = spine.catalog().target(job.delivery.endpoint_id).cloned() else {
-        // Deleted: the sweep cancels the row (P3).
-        spine.holdings.leave(job.token());
-        return;
-    };
-    let forced = job.manual.as_ref().is_some_and(|manual| manual.force);
-    if !target.is_active() && !forced {
-        return give_back(spine, &job, Timestamp::INFINITY).await;
-    }
+    let Some(target) = sendable(spine, &job) else { return };
     if job.delivery.rescues >= limits::RESCUES_DEAD {
         let message = "The process ended each time while it was sending this delivery.";
         return settle_unsent(spine, job, &target, AttemptClass::Interrupted, message);
@@ -98,7 +89,9 @@ async fn deliver(spine: &Spine, mut job: Job) {
         }
         Err(error) => {
             spine.note_error(&error);
-            return give_back(spine, &job, spine.now()).await;
+            tracing::warn!(error = %error, delivery.id = %job.token().id, "The body of {} cannot be read: {error}.", job.token().id);
+            let wait = if error.is_transient() { PUT_OFF } else { PUT_OFF_UNREADABLE };
+            return spine.returns.put(&job, spine.now().plus(wait));
         }
     };
     // S4: what was rescued often is sent with nothing beside it, so that it takes nobody along.
@@ -107,7 +100,21 @@ async fn deliver(spine: &Spine, mut job: Job) {
     } else {
         (Some(spine.alone.read().await), None)
     };
-    attempt(spine, job, &target, content).await;
+    attempt(spine, job, content).await;
+}
+
+/// The endpoint as it is now, if the job may be sent to it; else the job is given back.
+fn sendable(spine: &Spine, job: &Job) -> Option<Arc<Target>> {
+    let Some(target) = spine.catalog().target(job.delivery.endpoint_id).cloned() else {
+        put_unknown(spine, job);
+        return None;
+    };
+    let forced = job.manual.as_ref().is_some_and(|manual| manual.force);
+    if !target.is_active() && !forced {
+        spine.returns.put(job, Timestamp::INFINITY);
+        return None;
+    }
+    Some(target)
 }
 
 async fn content(spine: &Spine, job: &mut Job) -> Result<Option<Content>, StoreError> {
@@ -119,28 +126,26 @@ async fn content(spine: &Spine, job: &mut Job) -> Result<Option<Content>, StoreE
     Ok(bodies.pop().map(|body| Content { body: body.body, content_type: body.content_type.into() }))
 }
 
-/// The attempt itself. Between the lease check and the write lies only the making of the request (K3).
-async fn attempt(spine: &Spine, job: Job, target: &Target, content: Content) {
+/// The attempt itself. The endpoint is looked at again, for the job may have waited; between the lease check and
+/// the write lies only the making of the request (K3).
+async fn attempt(spine: &Spine, job: Job, content: Content) {
+    let Some(target) = sendable(spine, &job) else { return };
     let timeout = spine.timeout_of(&target.endpoint);
     let Some(session) = spine.session_of(job.token().owner) else {
         // The session is over: whoever finds the row released has it (S2).
-        spine.holdings.leave(job.token());
-        return;
+        return let_go(spine, job.token());
     };
     if !session.allows(timeout) {
-        return give_back(spine, &job, spine.now()).await;
+        return spine.returns.put(&job, spine.now().plus(PUT_OFF));
     }
     let started_at = spine.now();
-    let headers = headers(spine, target, job.delivery.event_id, &content, started_at);
+    let headers = headers(spine, &target, job.delivery.event_id, &content, started_at);
     let request = OutboundRequest { url: &target.endpoint.url, headers, body: content.body, timeout };
     let exchange = tokio::select! {
         exchange = spine.egress.send(request) => exchange,
-        () = session.ended() => {
-            spine.holdings.leave(job.token());
-            return;
-        }
+        () = session.ended() => return let_go(spine, job.token()),
     };
-    record(spine, job, target, started_at, exchange, &session);
+    record(spine, job, &target, started_at, exchange);
 }
 
 /// The headers of an attempt: content type, user agent, signature, and the endpoint's own.
@@ -176,17 +181,9 @@ pub(crate) fn headers(
     headers
 }
 
-fn record(
-    spine: &Spine,
-    job: Job,
-    target: &Target,
-    started_at: Timestamp,
-    exchange: Exchange,
-    session: &Session,
-) {
+fn record(spine: &Spine, job: Job, target: &Target, started_at: Timestamp, exchange: Exchange) {
     let now = started_at.plus(exchange.duration);
-    let policy = target.endpoint.retry.as_ref().unwrap_or(&spine.config.retry);
-    let rules = Rules { policy, retry_client_errors: target.endpoint.retry_client_errors };
+    let rules = Rules { policy: &target.retry, retry_client_errors: target.endpoint.retry_client_errors };
     let manual = job.manual.as_ref().map(|manual| manual.due_at);
     let progress = Progress { attempts_before: job.delivery.attempts, manual };
     let decision = delivery::decide(rules, progress, &exchange.outcome, now, &mut crate::random::rng());
@@ -194,13 +191,9 @@ fn record(
     log(&job, &exchange, &decision);
     let until = decision.hold.map(|hold| now.plus(hold));
     if let Some(until) = until {
-        spine.lanes.hold(rules_of(target), until);
+        spine.returns.put_displaced(spine.lanes.hold(rules_of(target), until));
     }
-    let attempt = Attempt {
-        retryable: decision.retryable,
-        session: session.id,
-        ..attempt_of(&job, target, started_at, exchange)
-    };
+    let attempt = Attempt { retryable: decision.retryable, ..attempt_of(&job, target, started_at, exchange) };
     push_result(spine, job, attempt, &decision, until);
 }
 
@@ -301,48 +294,4 @@ fn settle_unsent(spine: &Spine, job: Job, target: &Target, class: AttemptClass, 
     log(&job, &exchange, &decision);
     let attempt = attempt_of(&job, target, spine.now(), exchange);
     push_result(spine, job, attempt, &decision, None);
-}
-
-/// Gives one job back: due at `due_at`, infinity parks it. If the write fails the audit finds the row.
-async fn give_back(spine: &Spine, job: &Job, due_at: Timestamp) {
-    let manual = job.manual.as_ref().map(|manual| manual.due_at);
-    let row = Unclaim {
-        token: job.token(),
-        due_at: manual.unwrap_or(due_at),
-        not_before: job.delivery.not_before.filter(|at| *at != Timestamp::INFINITY),
-    };
-    if let Err(error) = spine.store.unclaim(&[row]).await {
-        spine.note_error(&error);
-    }
-    if let Some(waiting) = spine.holdings.leave(job.token()) {
-        requeue(spine, waiting);
-    }
-    spine.signals.due.notify_one();
-}
-
-/// Hands unstarted jobs back (a shard left, or the process drains).
-pub(crate) async fn hand_back(spine: &Spine, jobs: Vec<Job>, why: Release) -> Result<(), StoreError> {
-    if jobs.is_empty() {
-        return Ok(());
-    }
-    let tokens: Vec<_> = jobs.iter().map(Job::token).collect();
-    let result = spine.store.release(&tokens, why).await;
-    for token in tokens {
-        spine.holdings.leave(token);
-    }
-    result.map(|_| ())
-}
-
-/// A job that waited for older work of its delivery goes into its lane.
-pub(crate) fn requeue(spine: &Spine, job: Job) {
-    let Some(target) = spine.catalog().target(job.delivery.endpoint_id).cloned() else {
-        spine.holdings.leave(job.token());
-        return;
-    };
-    let token = job.token();
-    let without_room = spine.lanes.push_claimed(vec![(rules_of(&target), job)], spine.now());
-    if !without_room.is_empty() {
-        // Rare twice over: the audit gives it back.
-        spine.holdings.leave(token);
-    }
 }

@@ -1,7 +1,7 @@
 //! Writing results: many in one statement, one statement at a time (docs/protocol.md K4–K8, S5).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -16,12 +16,16 @@ use pombo_store::StoreError;
 use pombo_store::flush::{Change, FlushBatch, FlushItem, FlushResult};
 
 use crate::clock::BootTime;
+use crate::returns::let_go;
 use crate::spine::{Patience, Quietly, Spine};
+use crate::tally::Tally;
 
 /// How long results gather before they are written.
 const GATHER: Duration = Duration::from_millis(2);
 /// How long a written batch is kept, for the case that the database dies before it is on disk (K7, S5).
 const KEEP_WRITTEN: Duration = Duration::from_secs(2);
+/// Failures in a row of a database that answers after which a batch counts as refused.
+const TRIES_BEFORE_REFUSED: u32 = 5;
 
 /// A result, and what it means for its endpoint.
 pub(crate) struct Result {
@@ -35,6 +39,8 @@ struct Queues {
     waiting: VecDeque<(BootTime, Result)>,
     recent: VecDeque<(BootTime, Arc<FlushBatch>)>,
     repeat: Vec<Arc<FlushBatch>>,
+    /// When the oldest result that is not written came.
+    oldest: Option<BootTime>,
 }
 
 /// Results on their way to the database.
@@ -42,25 +48,35 @@ struct Queues {
 pub(crate) struct FlushQueue {
     queues: Mutex<Queues>,
     /// Results waiting or being written.
-    unflushed: AtomicUsize,
-    /// When the oldest of them came, in boot-time microseconds; 0 = none.
+    unflushed: Tally,
+    /// Written batches on their way once more.
+    repeating: Tally,
+    /// [`Queues::oldest`] in boot-time microseconds, 0 for none: read before each attempt without the lock.
     oldest: AtomicI64,
     arrived: Notify,
-    empty: Notify,
 }
 
 impl FlushQueue {
     pub(crate) fn push(&self, result: Result) {
         let now = BootTime::now();
-        self.unflushed.fetch_add(1, Ordering::AcqRel);
-        let _ = self.oldest.compare_exchange(0, now.as_micros(), Ordering::AcqRel, Ordering::Relaxed);
-        self.lock().waiting.push_back((now, result));
+        self.unflushed.add(1);
+        let mut queues = self.lock();
+        if queues.oldest.is_none() {
+            self.set_oldest(&mut queues, Some(now));
+        }
+        queues.waiting.push_back((now, result));
+        drop(queues);
         self.arrived.notify_one();
+    }
+
+    fn set_oldest(&self, queues: &mut Queues, oldest: Option<BootTime>) {
+        queues.oldest = oldest;
+        self.oldest.store(oldest.map_or(0, BootTime::as_micros), Ordering::Release);
     }
 
     /// Results waiting or being written.
     pub(crate) fn len(&self) -> usize {
-        self.unflushed.load(Ordering::Acquire)
+        self.unflushed.count()
     }
 
     /// Age of the oldest of them.
@@ -73,9 +89,7 @@ impl FlushQueue {
 
     /// Resolves when nothing waits.
     pub(crate) async fn emptied(&self) {
-        while self.len() > 0 {
-            self.empty.notified().await;
-        }
+        self.unflushed.ended().await;
     }
 
     /// The database was restarted: what was written in the last two seconds may be gone, and is written again
@@ -83,9 +97,15 @@ impl FlushQueue {
     pub(crate) fn repeat_recent(&self) {
         let mut queues = self.lock();
         let recent: Vec<_> = queues.recent.drain(..).map(|(_, batch)| batch).collect();
+        self.repeating.add(recent.len());
         queues.repeat.extend(recent);
         drop(queues);
         self.arrived.notify_one();
+    }
+
+    /// Resolves when what is repeated was written.
+    pub(crate) async fn repeated(&self) {
+        self.repeating.ended().await;
     }
 
     fn take(&self) -> Vec<Result> {
@@ -94,19 +114,24 @@ impl FlushQueue {
         queues.waiting.drain(..count).map(|(_, result)| result).collect()
     }
 
-    fn written(&self, count: usize, batch: Arc<FlushBatch>) {
+    fn take_repeats(&self) -> Vec<Arc<FlushBatch>> {
+        std::mem::take(&mut self.lock().repeat)
+    }
+
+    /// A batch was written. Older ones are forgotten two seconds later, but not while it is unknown whether the
+    /// database was restarted: then they may be gone, however long ago they were written.
+    fn written(&self, batch: Arc<FlushBatch>, epoch_is_known: bool) {
         let now = BootTime::now();
+        let count = batch.items.len();
         let mut queues = self.lock();
-        while queues.recent.front().is_some_and(|(at, _)| now.since(*at) > KEEP_WRITTEN) {
+        while epoch_is_known && queues.recent.front().is_some_and(|(at, _)| now.since(*at) > KEEP_WRITTEN) {
             queues.recent.pop_front();
         }
         queues.recent.push_back((now, batch));
-        let oldest = queues.waiting.front().map_or(0, |(at, _)| at.as_micros());
-        self.oldest.store(oldest, Ordering::Release);
+        let oldest = queues.waiting.front().map(|(at, _)| *at);
+        self.set_oldest(&mut queues, oldest);
         drop(queues);
-        if self.unflushed.fetch_sub(count, Ordering::AcqRel) == count {
-            self.empty.notify_waiters();
-        }
+        self.unflushed.done(count);
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
@@ -117,9 +142,9 @@ impl FlushQueue {
 /// Writes results until the engine has stopped. The task is ended from outside, after [`FlushQueue::emptied`].
 pub(crate) async fn flush_loop(spine: Arc<Spine>) {
     loop {
-        let repeat = std::mem::take(&mut spine.flush.lock().repeat);
-        for batch in repeat {
+        for batch in spine.flush.take_repeats() {
             write(&spine, &batch).await;
+            spine.flush.repeating.done(1);
         }
         let results = spine.flush.take();
         if results.is_empty() {
@@ -127,11 +152,11 @@ pub(crate) async fn flush_loop(spine: Arc<Spine>) {
             tokio::time::sleep(GATHER).await;
             continue;
         }
-        let count = results.len();
         let batch = Arc::new(batch_of(results));
         let written = write(&spine, &batch).await;
         finish(&spine, &batch, &written).await;
-        spine.flush.written(count, batch);
+        let epoch_is_known = spine.session().is_some_and(|session| !session.is_suspended());
+        spine.flush.written(batch, epoch_is_known);
         spine.lanes.ready.notify_one();
     }
 }
@@ -151,15 +176,15 @@ fn batch_of(results: Vec<Result>) -> FlushBatch {
     batch
 }
 
-/// Writes a batch until it is answered: an unknown answer means the same batch again (K7). What the database
-/// refuses is halved until the item is found; that one is written without its texts, and at last given up.
+/// Writes a batch until it is answered: an unknown answer means the same batch again (K7). A batch that the
+/// database refuses, or fails at again and again while it answers, is written result by result.
 async fn write(spine: &Spine, batch: &FlushBatch) -> Vec<Option<FlushResult>> {
     let (mut patience, mut quietly) = (Patience::default(), Quietly::default());
     loop {
         match spine.store.flush(batch).await {
             Ok(results) => return results.into_iter().map(Some).collect(),
-            Err(StoreError::Rejected(cause)) => {
-                tracing::error!(error = %cause, "The database refuses a batch of results; they are written one by one.");
+            Err(error) if is_refused(&error, patience.failures()) => {
+                tracing::error!(error = %error, "The database refuses a batch of results; they are written one by one: {error}.");
                 return write_one_by_one(spine, batch).await;
             }
             Err(error) => {
@@ -170,6 +195,15 @@ async fn write(spine: &Spine, batch: &FlushBatch) -> Vec<Option<FlushResult>> {
                 tokio::time::sleep(patience.next()).await;
             }
         }
+    }
+}
+
+/// Whether this error speaks of the data, not of the database's state. One that may do either has several tries.
+fn is_refused(error: &StoreError, failures: u32) -> bool {
+    match error {
+        StoreError::Rejected(_) => true,
+        StoreError::Corrupt { .. } | StoreError::Other(_) => failures >= TRIES_BEFORE_REFUSED,
+        _ => false,
     }
 }
 
@@ -201,7 +235,7 @@ async fn write_single(spine: &Spine, batch: &FlushBatch) -> Option<FlushResult> 
     loop {
         match spine.store.flush(batch).await {
             Ok(results) => return results.into_iter().next(),
-            Err(StoreError::Rejected(_)) => return None,
+            Err(error) if is_refused(&error, patience.failures()) => return None,
             Err(error) => {
                 spine.note_error(&error);
                 tokio::time::sleep(patience.next()).await;
@@ -218,12 +252,10 @@ async fn finish(spine: &Spine, batch: &FlushBatch, results: &[Option<FlushResult
         }
         count(spine, item, *result);
         // A result that could not be stored leaves the row owned and unknown here: the audit releases it (S6).
-        if let Some(job) = spine.holdings.leave(item.token) {
-            crate::deliver::requeue(spine, job);
-        }
+        let_go(spine, item.token);
     }
     if !batch.disables.is_empty()
-        && let Err(error) = spine.refresh_catalog(spine.catalog().version + 1).await
+        && let Err(error) = spine.refresh_catalog_now().await
     {
         spine.note_error(&error);
     }

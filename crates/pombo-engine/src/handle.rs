@@ -1,10 +1,11 @@
 //! What the rest of the process may ask of the engine.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::task::{JoinHandle, JoinSet};
+use futures_util::FutureExt;
+use tokio::task::JoinHandle;
 
 use pombo_domain::attempt::Attempt;
 use pombo_domain::clock::Timestamp;
@@ -14,13 +15,12 @@ use pombo_domain::id::{DeliveryId, EndpointId, EventId};
 use pombo_domain::name::{ClientKey, TenantName};
 use pombo_egress::{AddressPolicy, EgressClient};
 use pombo_store::admin::Actor;
-use pombo_store::sessions::Release;
 use pombo_store::{Store, StoreError};
 
 use crate::accept::{self, AcceptSender};
 use crate::config::{ConfigError, EngineConfig};
 use crate::spine::Spine;
-use crate::{claim, deliver, flush, people, relay, session, sweep};
+use crate::{claim, deliver, flush, people, relay, returns, session, sweep};
 
 /// Random bytes of a new signing secret.
 pub const SECRET_RANDOM_BYTES: usize = 32;
@@ -38,8 +38,10 @@ pub struct EngineParts {
 /// The running engine: its tasks. Stopped with [`Engine::stop`].
 pub struct Engine {
     handle: EngineHandle,
-    stages: JoinHandle<()>,
-    flusher: JoinHandle<()>,
+    /// Those that end when the engine drains.
+    stages: Vec<JoinHandle<()>>,
+    /// Those that go on until what is under way has ended.
+    lasting: Vec<JoinHandle<()>>,
 }
 
 /// A way to ask the engine for things; cheap to clone.
@@ -163,23 +165,32 @@ impl Engine {
         let EngineParts { store, egress, config } = parts;
         let spine = Arc::new(Spine::new(store, egress, config));
         spine.store.prepare_partitions(1).await?;
-        session::open(&spine).await?;
+        if let Err(error) = session::open(&spine).await {
+            if let Some(session) = spine.session() {
+                // The error to be told is the first one; this session would else count as live for a while.
+                drop(spine.store.end_session(session.id).await);
+            }
+            return Err(error.into());
+        }
         let (sender, queue) = accept::queue();
-        let mut stages = JoinSet::new();
-        stages.spawn(session::keep(Arc::clone(&spine)));
-        stages.spawn(accept::commit_loop(Arc::clone(&spine), queue));
-        stages.spawn(sweep::sweep_loop(Arc::clone(&spine)));
+        let mut stages = vec![
+            stage(&spine, "accept", accept::commit_loop(Arc::clone(&spine), queue)),
+            stage(&spine, "sweep", sweep::sweep_loop(Arc::clone(&spine))),
+        ];
         if spine.config.roles.relay {
-            stages.spawn(relay::relay_loop(Arc::clone(&spine)));
+            stages.push(stage(&spine, "relay", relay::relay_loop(Arc::clone(&spine))));
         }
         if spine.config.roles.deliver {
-            stages.spawn(claim::claim_loop(Arc::clone(&spine)));
-            stages.spawn(deliver::dispatch_loop(Arc::clone(&spine)));
-            stages.spawn(sweep::wake_loop(Arc::clone(&spine)));
+            stages.push(stage(&spine, "claim", claim::claim_loop(Arc::clone(&spine))));
+            stages.push(stage(&spine, "deliver", deliver::dispatch_loop(Arc::clone(&spine))));
+            stages.push(stage(&spine, "wake", sweep::wake_loop(Arc::clone(&spine))));
         }
-        let flusher = tokio::spawn(flush::flush_loop(Arc::clone(&spine)));
-        let failed = watch_stages(Arc::clone(&spine), stages);
-        Ok(Self { handle: EngineHandle { spine, sender }, stages: tokio::spawn(failed), flusher })
+        let lasting = vec![
+            stage(&spine, "session", session::keep(Arc::clone(&spine))),
+            stage(&spine, "flush", flush::flush_loop(Arc::clone(&spine))),
+            stage(&spine, "returns", returns::return_loop(Arc::clone(&spine))),
+        ];
+        Ok(Self { handle: EngineHandle { spine, sender }, stages, lasting })
     }
 
     /// A way to ask the engine for things.
@@ -198,24 +209,12 @@ impl Engine {
         {
             tracing::warn!(error = %error, "The session could not be marked as draining: {error}.");
         }
-        let orderly = async {
-            let _ = self.stages.await;
-            let jobs = spine.lanes.drain(|_| true);
-            if let Err(error) = deliver::hand_back(spine, jobs, Release::HandBack).await {
-                tracing::warn!(error = %error, "Waiting deliveries could not be released; the next sweep does it: {error}.");
-            }
-            while spine.in_flight.load(Ordering::Acquire) > 0 {
-                // An attempt that ends notifies the lanes; the short sleep covers a hint taken by nobody.
-                let _ = tokio::time::timeout(Duration::from_millis(20), spine.lanes.ready.notified()).await;
-            }
-            spine.flush.emptied().await;
-        };
-        if tokio::time::timeout(grace, orderly).await.is_err() {
+        if tokio::time::timeout(grace, finish(spine, self.stages)).await.is_err() {
             tracing::warn!(
                 "The grace for stopping is over; what is unfinished is released by whoever runs next."
             );
         }
-        self.flusher.abort();
+        self.lasting.iter().for_each(JoinHandle::abort);
         if let Some(session) = spine.session()
             && let Err(error) = spine.store.end_session(session.id).await
         {
@@ -224,16 +223,45 @@ impl Engine {
     }
 }
 
-/// A stage ends only when the engine drains. One that ends otherwise has panicked: the process could go on
-/// accepting and never send, so it is made to stop, and whoever supervises it starts it again.
-async fn watch_stages(spine: Arc<Spine>, mut stages: JoinSet<()>) {
-    while let Some(ended) = stages.join_next().await {
-        if let Err(error) = ended {
-            tracing::error!(error = %error, "A stage of the engine failed; this process stops taking work.");
+/// Brings what is under way to its end, while nothing new is begun.
+async fn finish(spine: &Spine, stages: Vec<JoinHandle<()>>) {
+    for stage in stages {
+        // A panic was told by the stage itself.
+        drop(stage.await);
+    }
+    hand_back_queued(spine).await;
+    spine.in_flight.ended().await;
+    spine.flush.emptied().await;
+    spine.returns.emptied().await;
+    // What waited for one of those results was queued by its answer (K2).
+    hand_back_queued(spine).await;
+}
+
+async fn hand_back_queued(spine: &Spine) {
+    let jobs = spine.lanes.drain(|_| true);
+    if let Err(error) = returns::hand_back(spine, jobs).await {
+        tracing::warn!(error = %error, "Waiting deliveries could not be released; the next sweep does it: {error}.");
+    }
+}
+
+/// Starts a stage. One that panics would leave a process that goes on accepting and never sends: it is made to
+/// stop, and whoever supervises it starts it again.
+fn stage(
+    spine: &Arc<Spine>,
+    name: &'static str,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> JoinHandle<()> {
+    let spine = Arc::clone(spine);
+    tokio::spawn(async move {
+        if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+            tracing::error!(
+                stage = name,
+                "The stage {name} of the engine failed; this process stops taking work."
+            );
             spine.metrics.stage_failed();
             spine.start_draining();
         }
-    }
+    })
 }
 
 impl EngineHandle {
@@ -272,7 +300,7 @@ impl EngineHandle {
     pub fn configuration_changed(&self) {
         let spine = Arc::clone(&self.spine);
         tokio::spawn(async move {
-            if let Err(error) = spine.refresh_catalog(spine.catalog().version + 1).await {
+            if let Err(error) = spine.refresh_catalog_now().await {
                 spine.note_error(&error);
             }
         });
@@ -324,6 +352,6 @@ impl EngineHandle {
     /// Metrics in the Prometheus text format.
     pub fn encode_metrics(&self) -> String {
         let spine = &self.spine;
-        spine.metrics.encode(spine.in_flight.load(Ordering::Acquire), spine.flush.len())
+        spine.metrics.encode(spine.in_flight.count(), spine.flush.len())
     }
 }

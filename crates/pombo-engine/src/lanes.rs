@@ -3,9 +3,13 @@
 //! First in, first out within an endpoint; round robin over tenants, then over a tenant's endpoints; at most
 //! `maxConcurrency` in flight per endpoint. A lane costs nothing until it is used and is removed when it is
 //! empty and quiet.
+//!
+//! Nothing waits here for time: what meets a hold goes back to the database with the end of the hold as its
+//! due time, so memory holds only what can be sent as soon as the receiver and this process have room.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
@@ -61,6 +65,10 @@ pub(crate) struct LaneRules {
     pub(crate) cap: u16,
 }
 
+/// How long rows that were woken are expected to come back as claimed. A claim follows a wake within
+/// milliseconds; what has not come by then was taken elsewhere or waits for a later time.
+const EXPECTED_FOR: Duration = Duration::from_secs(1);
+
 #[derive(Default)]
 struct Lane {
     tenant: Option<TenantId>,
@@ -71,6 +79,8 @@ struct Lane {
     reserved: usize,
     /// Rows woken in the database and not yet claimed.
     expected: usize,
+    /// Until when those are counted.
+    expected_until: Option<Timestamp>,
     hold_until: Option<Timestamp>,
     /// Rows of this endpoint are parked in the database, or may be: accepts park behind them.
     has_backlog: bool,
@@ -88,20 +98,21 @@ impl Lane {
         self.queue.len() + usize::from(self.in_flight) + self.reserved
     }
 
-    fn is_held(&self, now: Timestamp) -> bool {
-        self.hold_until.is_some_and(|until| until > now)
+    fn free(&self) -> usize {
+        self.room().saturating_sub(self.taken() + self.expected)
     }
 
-    fn is_runnable(&self, now: Timestamp) -> bool {
-        !self.queue.is_empty() && self.in_flight < self.cap && !self.is_held(now)
+    /// Jobs that could be in flight now.
+    fn ready(&self) -> usize {
+        self.queue.len().min(usize::from(self.cap.saturating_sub(self.in_flight)))
+    }
+
+    fn hold_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.hold_until.filter(|until| *until > now)
     }
 
     fn is_idle(&self) -> bool {
-        self.queue.is_empty()
-            && self.in_flight == 0
-            && self.reserved == 0
-            && !self.has_backlog
-            && !self.is_waking
+        self.taken() + self.expected == 0 && !self.has_backlog && !self.is_waking && !self.in_ring
     }
 }
 
@@ -111,13 +122,14 @@ struct Inner {
     /// Tenants with a runnable lane, and per tenant its runnable lanes; both turn round.
     tenants: VecDeque<TenantId>,
     rings: HashMap<TenantId, VecDeque<EndpointId>>,
-    /// Lanes with jobs that wait for the end of a hold.
-    held: HashSet<EndpointId>,
     /// Lanes whose backlog should be woken.
     to_wake: Vec<EndpointId>,
+    /// Lanes that expect woken rows, by the time until which they do.
+    expecting: VecDeque<(Timestamp, EndpointId)>,
     /// Bodies in memory.
     bytes: usize,
-    queued: usize,
+    /// Sum of [`Lane::ready`].
+    ready: usize,
 }
 
 /// All lanes.
@@ -143,20 +155,45 @@ pub(crate) enum Place {
     HoldUntil(Timestamp),
 }
 
+/// A job that finds no place, and when it is due: [`Timestamp::INFINITY`] parks it behind a full lane,
+/// another time is the end of a hold.
+#[derive(Debug)]
+pub(crate) struct Displaced {
+    pub(crate) job: Job,
+    pub(crate) due_at: Timestamp,
+}
+
+/// Which backlogs to wake now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wakes {
+    /// Endpoints, with the room of their lanes.
+    pub(crate) now: Vec<(EndpointId, u32)>,
+    /// Whether to ask again soon, because rows are expected that may not come.
+    pub(crate) look_again: bool,
+}
+
 impl Lanes {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("nobody panics while holding the lanes")
     }
 
+    /// Gives the lock back, and a hint to the waker where the change asked for one.
+    fn let_go(&self, inner: MutexGuard<'_, Inner>) {
+        let wakes = !inner.to_wake.is_empty();
+        drop(inner);
+        if wakes {
+            self.wakes.notify_one();
+        }
+    }
+
     /// Asks for a place for a delivery about to be inserted (A5).
     pub(crate) fn reserve(&self, rules: LaneRules, now: Timestamp) -> Place {
         let mut inner = self.lock();
-        let too_many_bytes = inner.bytes > limits::LANE_BYTES_MAX;
         let lane = inner.lane(rules);
-        if let Some(until) = lane.hold_until.filter(|until| *until > now) {
+        if let Some(until) = lane.hold_at(now) {
             return Place::HoldUntil(until);
         }
-        if lane.has_backlog || too_many_bytes || lane.taken() + lane.expected >= lane.room() {
+        if lane.has_backlog || lane.free() == 0 {
             lane.has_backlog = true;
             return Place::Park;
         }
@@ -164,167 +201,159 @@ impl Lanes {
         Place::Reserved
     }
 
-    /// Gives reserved places back (the commit failed).
+    /// Gives a reserved place back (the commit failed).
     pub(crate) fn unreserve(&self, endpoint: EndpointId) {
         let mut inner = self.lock();
         if let Some(lane) = inner.lanes.get_mut(&endpoint) {
             lane.reserved = lane.reserved.saturating_sub(1);
         }
-        inner.forget_if_idle(endpoint);
+        inner.settle(endpoint);
+        self.let_go(inner);
     }
 
-    /// Queues deliveries whose places were reserved.
-    pub(crate) fn push_reserved(&self, jobs: Vec<(LaneRules, Job)>, now: Timestamp) {
+    /// Queues deliveries whose places were reserved. Those whose endpoint was put on hold since come back.
+    #[must_use]
+    pub(crate) fn push_reserved(&self, jobs: Vec<(LaneRules, Job)>, now: Timestamp) -> Vec<Displaced> {
+        let mut displaced = Vec::new();
         if jobs.is_empty() {
-            return;
+            return displaced;
         }
         let mut inner = self.lock();
         for (rules, job) in jobs {
             let lane = inner.lane(rules);
             lane.reserved = lane.reserved.saturating_sub(1);
-            inner.queue(rules, job, now);
-        }
-        drop(inner);
-        self.ready.notify_one();
-    }
-
-    /// Queues claimed deliveries; those that find no room come back, to be parked (C1).
-    pub(crate) fn push_claimed(&self, jobs: Vec<(LaneRules, Job)>, now: Timestamp) -> Vec<Job> {
-        let mut without_room = Vec::new();
-        let mut inner = self.lock();
-        for (rules, job) in jobs {
-            let too_many_bytes = inner.bytes > limits::LANE_BYTES_MAX;
-            let lane = inner.lane(rules);
-            lane.expected = lane.expected.saturating_sub(1);
-            // A person's attempt always finds a place: he waits for it.
-            if job.manual.is_none() && (too_many_bytes || lane.taken() >= lane.room()) {
-                lane.has_backlog = true;
-                without_room.push(job);
-            } else {
-                inner.queue(rules, job, now);
+            match lane.hold_at(now) {
+                Some(due_at) => displaced.push(Displaced { job, due_at }),
+                None => inner.queue(rules.endpoint, job),
             }
         }
         drop(inner);
         self.ready.notify_one();
-        without_room
+        displaced
+    }
+
+    /// Queues claimed deliveries; those that find no room, or a hold, come back (C1).
+    #[must_use]
+    pub(crate) fn push_claimed(&self, jobs: Vec<(LaneRules, Job)>, now: Timestamp) -> Vec<Displaced> {
+        let mut displaced = Vec::new();
+        let mut inner = self.lock();
+        for (rules, job) in jobs {
+            let lane = inner.lane(rules);
+            lane.expected = lane.expected.saturating_sub(1);
+            // A person's attempt is made now, whatever waits and whatever the receiver asked for.
+            if job.manual.is_some() {
+                inner.queue(rules.endpoint, job);
+            } else if let Some(due_at) = lane.hold_at(now) {
+                displaced.push(Displaced { job, due_at });
+            } else if lane.taken() >= lane.room() {
+                lane.has_backlog = true;
+                displaced.push(Displaced { job, due_at: Timestamp::INFINITY });
+            } else {
+                inner.queue(rules.endpoint, job);
+            }
+        }
+        drop(inner);
+        self.ready.notify_one();
+        displaced
     }
 
     /// The next job to send, by turns.
-    pub(crate) fn next(&self, now: Timestamp) -> Option<Job> {
-        self.lock().next(now)
+    pub(crate) fn next(&self) -> Option<Job> {
+        let mut inner = self.lock();
+        let job = inner.next();
+        self.let_go(inner);
+        job
     }
 
     /// An attempt has ended.
-    pub(crate) fn finished(&self, endpoint: EndpointId, now: Timestamp) {
+    pub(crate) fn finished(&self, endpoint: EndpointId) {
         let mut inner = self.lock();
-        if let Some(lane) = inner.lanes.get_mut(&endpoint) {
-            lane.in_flight = lane.in_flight.saturating_sub(1);
-        }
-        inner.ring_if_runnable(endpoint, now);
-        let wakes = inner.wake_if_low(endpoint);
-        inner.forget_if_idle(endpoint);
-        drop(inner);
+        inner.update(endpoint, |lane| lane.in_flight = lane.in_flight.saturating_sub(1));
+        inner.ring_if_runnable(endpoint);
+        inner.settle(endpoint);
+        self.let_go(inner);
         self.ready.notify_one();
-        if wakes {
-            self.wakes.notify_one();
-        }
     }
 
-    /// Holds an endpoint until an instant; a later end stays.
-    pub(crate) fn hold(&self, rules: LaneRules, until: Timestamp) {
+    /// Holds an endpoint until an instant; a later end stays. What is queued comes back, to be due at the end.
+    #[must_use]
+    pub(crate) fn hold(&self, rules: LaneRules, until: Timestamp) -> Vec<Displaced> {
         let mut inner = self.lock();
         let lane = inner.lane(rules);
-        lane.hold_until = lane.hold_until.max(Some(until));
-        let waits = !lane.queue.is_empty();
-        inner.leave_ring(rules.endpoint);
-        if waits {
-            inner.held.insert(rules.endpoint);
-        }
-    }
-
-    /// Puts lanes whose hold is over back into the ring. Returns the next end of a hold that jobs wait for.
-    pub(crate) fn end_holds(&self, now: Timestamp) -> Option<Timestamp> {
-        let mut inner = self.lock();
-        let over: Vec<EndpointId> = inner
-            .held
-            .iter()
-            .filter(|endpoint| inner.lanes.get(endpoint).is_none_or(|lane| !lane.is_held(now)))
-            .copied()
-            .collect();
-        for endpoint in over {
-            inner.held.remove(&endpoint);
-            inner.ring_if_runnable(endpoint, now);
-        }
-        inner.held.iter().filter_map(|endpoint| inner.lanes.get(endpoint)?.hold_until).min()
+        let due_at = until.max(lane.hold_until.unwrap_or(until));
+        lane.hold_until = Some(due_at);
+        let jobs = inner.take_out(rules.endpoint, |job| job.manual.is_none());
+        jobs.into_iter().map(|job| Displaced { job, due_at }).collect()
     }
 
     /// The end of an endpoint's hold, if one lies ahead.
     pub(crate) fn hold_of(&self, endpoint: EndpointId, now: Timestamp) -> Option<Timestamp> {
-        self.lock().lanes.get(&endpoint)?.hold_until.filter(|until| *until > now)
+        self.lock().lanes.get(&endpoint)?.hold_at(now)
     }
 
     /// Notes that rows of an endpoint are, or may be, parked in the database.
     pub(crate) fn note_backlog(&self, rules: LaneRules) {
         let mut inner = self.lock();
         inner.lane(rules).has_backlog = true;
-        if inner.wake_if_low(rules.endpoint) {
-            drop(inner);
-            self.wakes.notify_one();
-        }
+        inner.ring_if_runnable(rules.endpoint);
+        inner.settle(rules.endpoint);
+        self.let_go(inner);
     }
 
-    /// Endpoints whose backlog should be woken now, with the room of their lanes.
-    pub(crate) fn take_wakes(&self) -> Vec<(EndpointId, u32)> {
+    /// Endpoints whose backlog should be woken now.
+    pub(crate) fn take_wakes(&self, now: Timestamp) -> Wakes {
         let mut inner = self.lock();
-        let endpoints = std::mem::take(&mut inner.to_wake);
-        let mut wakes = Vec::with_capacity(endpoints.len());
-        for endpoint in endpoints {
-            if let Some(lane) = inner.lanes.get(&endpoint) {
-                let room = lane.room().saturating_sub(lane.taken() + lane.expected);
-                wakes.push((endpoint, room as u32));
+        inner.stop_expecting(now);
+        let mut wakes = Wakes { now: Vec::new(), look_again: !inner.expecting.is_empty() };
+        for endpoint in std::mem::take(&mut inner.to_wake) {
+            let Some(lane) = inner.lanes.get_mut(&endpoint) else { continue };
+            if lane.hold_at(now).is_some() {
+                // It would wake only to be put off; the sweep asks again when the hold is over.
+                lane.is_waking = false;
+            } else {
+                wakes.now.push((endpoint, lane.free() as u32));
             }
         }
         wakes
     }
 
     /// What a wake did: how many rows became due, and whether more are parked. `None` if it failed.
-    pub(crate) fn woken(&self, endpoint: EndpointId, result: Option<(u32, bool)>) {
+    pub(crate) fn woken(&self, endpoint: EndpointId, result: Option<(u32, bool)>, now: Timestamp) {
         let mut inner = self.lock();
-        if let Some(lane) = inner.lanes.get_mut(&endpoint) {
-            lane.is_waking = false;
-            if let Some((woken, more)) = result {
+        let Some(lane) = inner.lanes.get_mut(&endpoint) else { return };
+        lane.is_waking = false;
+        if let Some((woken, more)) = result {
+            lane.has_backlog = more;
+            if woken > 0 {
+                let until = now.plus(EXPECTED_FOR);
                 lane.expected += woken as usize;
-                lane.has_backlog = more;
+                lane.expected_until = Some(until);
+                inner.expecting.push_back((until, endpoint));
             }
         }
-        inner.forget_if_idle(endpoint);
+        // Rows that keep a later time make no work, so there may be room for more at once. What failed waits
+        // for the next attempt that ends, or the sweep.
+        if result.is_some() {
+            inner.settle(endpoint);
+        }
+        self.let_go(inner);
     }
 
-    /// Forgets what was expected from wakes: rows may have been claimed elsewhere. Once per sweep; the room they
-    /// were counted against is only a bound on memory.
-    /// Lanes that are idle and whose hold is over go too.
+    /// Removes lanes that are idle and whose hold is over. Once per sweep.
     pub(crate) fn tidy(&self, now: Timestamp) {
-        let mut inner = self.lock();
-        for lane in inner.lanes.values_mut() {
-            lane.expected = 0;
-            lane.hold_until = lane.hold_until.filter(|until| *until > now);
-        }
-        inner.lanes.retain(|_, lane| lane.hold_until.is_some() || lane.in_ring || !lane.is_idle());
+        self.lock().lanes.retain(|_, lane| lane.hold_at(now).is_some() || !lane.is_idle());
     }
 
     /// Takes out every queued job that `leaves` chooses.
     pub(crate) fn drain(&self, mut leaves: impl FnMut(&Job) -> bool) -> Vec<Job> {
         let mut inner = self.lock();
+        let endpoints: Vec<EndpointId> =
+            inner.lanes.iter().filter(|(_, lane)| !lane.queue.is_empty()).map(|(id, _)| *id).collect();
         let mut out = Vec::new();
-        for lane in inner.lanes.values_mut() {
-            if lane.queue.iter().any(&mut leaves) {
-                let (left, kept): (Vec<_>, Vec<_>) = lane.queue.drain(..).partition(|job| leaves(job));
-                lane.queue = kept.into();
-                out.extend(left);
-            }
+        for endpoint in endpoints {
+            out.extend(inner.take_out(endpoint, &mut leaves));
         }
-        inner.queued -= out.len();
-        inner.bytes -= out.iter().map(Job::body_bytes).sum::<usize>();
+        self.let_go(inner);
         out
     }
 
@@ -333,93 +362,95 @@ impl Lanes {
         self.drain(|job| job.token().owner == session)
     }
 
-    /// A queued job was dropped without being sent (its session is over).
-    pub(crate) fn finished_unsent(&self, endpoint: EndpointId) {
-        self.lock().forget_if_idle(endpoint);
+    /// Bytes of bodies that may still be kept (L1); what finds none is read when it is sent.
+    pub(crate) fn bytes_free(&self) -> usize {
+        limits::LANE_BYTES_MAX.saturating_sub(self.lock().bytes)
     }
 
-    /// Jobs waiting, held and runnable.
-    pub(crate) fn queued(&self) -> usize {
-        self.lock().queued
-    }
-
-    /// Jobs that wait only because this process is busy: those of lanes in the ring, each counted up to what its
-    /// cap lets run. What waits for a slow or limited receiver does not count (A7). Exact only above
-    /// [`limits::READY_MAX`]; below it nobody asks.
+    /// Jobs that wait only because this process is busy: of each lane, up to what its cap lets run. What waits
+    /// for a slow or limited receiver does not count (A7).
     pub(crate) fn ready_to_send(&self) -> usize {
-        let inner = self.lock();
-        if inner.queued <= limits::READY_MAX {
-            return inner.queued.min(limits::READY_MAX);
-        }
-        inner
-            .rings
-            .values()
-            .flatten()
-            .filter_map(|endpoint| inner.lanes.get(endpoint))
-            .map(|lane| lane.queue.len().min(usize::from(lane.cap.saturating_sub(lane.in_flight))))
-            .sum()
+        self.lock().ready
     }
 }
 
 impl Inner {
     fn lane(&mut self, rules: LaneRules) -> &mut Lane {
         let lane = self.lanes.entry(rules.endpoint).or_default();
+        self.ready -= lane.ready();
         lane.tenant = Some(rules.tenant);
         lane.cap = rules.cap;
+        self.ready += lane.ready();
         lane
     }
 
-    fn queue(&mut self, rules: LaneRules, job: Job, now: Timestamp) {
-        self.bytes += job.body_bytes();
-        self.queued += 1;
-        let lane = self.lane(rules);
-        if job.manual.is_some() {
-            lane.queue.push_front(job);
-        } else {
-            lane.queue.push_back(job);
-        }
-        if lane.is_held(now) {
-            self.held.insert(rules.endpoint);
-        }
-        self.ring_if_runnable(rules.endpoint, now);
+    /// Changes a lane and keeps the sum of what is ready.
+    fn update<R>(&mut self, endpoint: EndpointId, change: impl FnOnce(&mut Lane) -> R) -> Option<R> {
+        let lane = self.lanes.get_mut(&endpoint)?;
+        self.ready -= lane.ready();
+        let result = change(lane);
+        self.ready += lane.ready();
+        Some(result)
     }
 
-    fn next(&mut self, now: Timestamp) -> Option<Job> {
+    fn queue(&mut self, endpoint: EndpointId, mut job: Job) {
+        if self.bytes + job.body_bytes() > limits::LANE_BYTES_MAX {
+            job.content = None;
+        }
+        self.bytes += job.body_bytes();
+        self.update(endpoint, |lane| match job.manual {
+            Some(_) => lane.queue.push_front(job),
+            None => lane.queue.push_back(job),
+        });
+        self.ring_if_runnable(endpoint);
+    }
+
+    fn take_out(&mut self, endpoint: EndpointId, mut leaves: impl FnMut(&Job) -> bool) -> Vec<Job> {
+        let split = |lane: &mut Lane| {
+            let (left, kept): (Vec<_>, Vec<_>) = lane.queue.drain(..).partition(|job| leaves(job));
+            lane.queue = kept.into();
+            left
+        };
+        let left = self.update(endpoint, split).unwrap_or_default();
+        self.bytes -= left.iter().map(Job::body_bytes).sum::<usize>();
+        self.settle(endpoint);
+        left
+    }
+
+    fn next(&mut self) -> Option<Job> {
         // Each turn of the loop takes a lane out of the ring or returns, so it ends.
         while let Some(tenant) = self.tenants.pop_front() {
             let Some(ring) = self.rings.get_mut(&tenant) else { continue };
-            let Some(endpoint) = ring.pop_front() else {
-                self.rings.remove(&tenant);
-                continue;
-            };
-            let last_of_tenant = ring.is_empty();
-            if last_of_tenant {
+            let endpoint = ring.pop_front();
+            if ring.is_empty() {
                 self.rings.remove(&tenant);
             } else {
                 self.tenants.push_back(tenant);
             }
-            let Some(lane) = self.lanes.get_mut(&endpoint) else { continue };
-            lane.in_ring = false;
-            if !lane.is_runnable(now) {
-                if lane.is_held(now) && !lane.queue.is_empty() {
-                    self.held.insert(endpoint);
+            let Some(endpoint) = endpoint else { continue };
+            let job = self.update(endpoint, |lane| {
+                lane.in_ring = false;
+                if lane.ready() == 0 {
+                    return None;
                 }
+                lane.in_flight += 1;
+                lane.queue.pop_front()
+            });
+            let Some(job) = job.flatten() else {
+                self.settle(endpoint);
                 continue;
-            }
-            let job = lane.queue.pop_front()?;
-            lane.in_flight += 1;
-            self.queued -= 1;
+            };
             self.bytes -= job.body_bytes();
-            self.ring_if_runnable(endpoint, now);
+            self.ring_if_runnable(endpoint);
             return Some(job);
         }
         None
     }
 
-    fn ring_if_runnable(&mut self, endpoint: EndpointId, now: Timestamp) {
+    fn ring_if_runnable(&mut self, endpoint: EndpointId) {
         let Some(lane) = self.lanes.get_mut(&endpoint) else { return };
         let Some(tenant) = lane.tenant else { return };
-        if lane.in_ring || !lane.is_runnable(now) {
+        if lane.in_ring || lane.ready() == 0 {
             return;
         }
         lane.in_ring = true;
@@ -430,37 +461,41 @@ impl Inner {
         ring.push_back(endpoint);
     }
 
-    fn leave_ring(&mut self, endpoint: EndpointId) {
-        let Some(lane) = self.lanes.get_mut(&endpoint) else { return };
-        let Some(tenant) = lane.tenant.filter(|_| lane.in_ring) else { return };
-        lane.in_ring = false;
-        if let Some(ring) = self.rings.get_mut(&tenant) {
-            ring.retain(|other| *other != endpoint);
-            if ring.is_empty() {
-                self.rings.remove(&tenant);
-                self.tenants.retain(|other| *other != tenant);
-            }
-        }
-    }
-
     /// Asks for a wake when a lane with a backlog has run half empty.
-    fn wake_if_low(&mut self, endpoint: EndpointId) -> bool {
-        let Some(lane) = self.lanes.get_mut(&endpoint) else { return false };
+    fn wake_if_low(&mut self, endpoint: EndpointId) {
+        let Some(lane) = self.lanes.get_mut(&endpoint) else { return };
         let is_low = lane.taken() + lane.expected <= lane.room() / 2;
-        if !lane.has_backlog || lane.is_waking || !is_low {
-            return false;
+        if lane.has_backlog && !lane.is_waking && is_low {
+            lane.is_waking = true;
+            self.to_wake.push(endpoint);
         }
-        lane.is_waking = true;
-        self.to_wake.push(endpoint);
-        true
     }
 
-    fn forget_if_idle(&mut self, endpoint: EndpointId) {
-        let Some(lane) = self.lanes.get(&endpoint) else { return };
+    /// Rows that did not come are not waited for any longer.
+    fn stop_expecting(&mut self, now: Timestamp) {
+        while let Some((until, endpoint)) = self.expecting.front().copied() {
+            if until > now {
+                return;
+            }
+            self.expecting.pop_front();
+            if let Some(lane) = self.lanes.get_mut(&endpoint)
+                && lane.expected_until.is_none_or(|until| until <= now)
+            {
+                lane.expected = 0;
+            }
+            self.settle(endpoint);
+        }
+    }
+
+    /// A lane has become emptier: wakes its backlog, or forgets it.
+    fn settle(&mut self, endpoint: EndpointId) {
+        self.wake_if_low(endpoint);
         // A hold is kept: it is written in the database too, but the next accept asks here.
-        if lane.is_idle() && lane.hold_until.is_none() {
+        if self.lanes.get(&endpoint).is_some_and(|lane| lane.is_idle() && lane.hold_until.is_none()) {
             self.lanes.remove(&endpoint);
-            self.held.remove(&endpoint);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

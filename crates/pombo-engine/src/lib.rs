@@ -23,9 +23,11 @@ mod people;
 mod plan;
 mod random;
 mod relay;
+mod returns;
 mod session;
 mod spine;
 mod sweep;
+mod tally;
 
 pub use config::{ConfigError, EngineConfig};
 pub use handle::{

@@ -1,5 +1,6 @@
 //! What people ask for: a test, a retry (docs/protocol.md M1, M2).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +24,8 @@ use crate::flush::Result as FlushResult;
 use crate::handle::{ActError, Retried};
 use crate::holdings::Entered;
 use crate::lanes::{Content, Job, Manual};
+use crate::returns::put_unknown;
+use crate::session::Session;
 use crate::spine::{Spine, rules_of};
 
 /// How long a person waits beyond the attempt's own deadline before the answer says "not now".
@@ -30,8 +33,10 @@ const MANUAL_WAIT_EXTRA: Duration = Duration::from_secs(5);
 
 /// Sends `pombo.test` to an endpoint, whatever its status. The event is not kept: nothing happened.
 pub(crate) async fn send_test(spine: &Spine, endpoint: EndpointId) -> Result<Attempt, ActError> {
-    let catalog_version = spine.refresh_catalog(spine.catalog().version + 1).await?;
-    tracing::debug!(endpoint.id = %endpoint, version = catalog_version, "A test was asked for.");
+    if spine.is_draining() {
+        return Err(ActError::NotSending);
+    }
+    spine.refresh_catalog_now().await?;
     let target = spine.catalog().target(endpoint).cloned().ok_or(ActError::NotFound)?;
     let now = spine.now();
     let event = EventId::new(now, crate::random::id_bytes());
@@ -115,7 +120,7 @@ pub(crate) async fn retry(
     force: bool,
 ) -> Result<Retried, ActError> {
     let record = spine.store.delivery(id, None).await?.ok_or(ActError::NotFound)?;
-    spine.refresh_catalog(spine.catalog().version + 1).await?;
+    spine.refresh_catalog_now().await?;
     let catalog = spine.catalog();
     let target = catalog.target(record.endpoint_id).ok_or(ActError::EndpointDeleted)?;
     if !target.is_active() && !force {
@@ -144,6 +149,12 @@ async fn revive(spine: &Spine, id: DeliveryId, actor: &Actor) -> Result<Retried,
     }
 }
 
+/// The session, where this process may send: it holds a lease, does not drain, and results are being written (K4).
+fn sending_session(spine: &Spine) -> Result<Arc<Session>, ActError> {
+    let may_send = !spine.is_draining() && spine.may_start();
+    spine.session().filter(|session| may_send && session.allows(Duration::ZERO)).ok_or(ActError::NotSending)
+}
+
 /// One manual attempt of a waiting or parked delivery (M1): claimed like any other, so that nobody sends it
 /// beside us, and put in front of its lane.
 async fn attempt_live(
@@ -152,8 +163,7 @@ async fn attempt_live(
     actor: &Actor,
     force: bool,
 ) -> Result<Option<Attempt>, ActError> {
-    let session =
-        spine.session().filter(|session| session.allows(Duration::ZERO)).ok_or(ActError::NotSending)?;
+    let session = sending_session(spine)?;
     let (answer, receiver) = oneshot::channel();
     let outstanding = spine.claiming.lock().await;
     let claimed = match spine.store.claim_manually(id, session.id, actor).await? {
@@ -161,14 +171,21 @@ async fn attempt_live(
         ManualClaim::NotLive => return Ok(None),
         ManualClaim::Claimed(claimed) => claimed,
     };
-    let due_at = claimed.not_before.unwrap_or(spine.now());
-    let target = spine.catalog().target(claimed.endpoint_id).cloned().ok_or(ActError::EndpointDeleted)?;
+    let (endpoint, due_at) = (claimed.endpoint_id, claimed.not_before.unwrap_or(spine.now()));
     let manual = Some(Manual { due_at, answer: Some(answer), force });
     let entered = spine.holdings.enter(Box::new(Job { delivery: claimed, content: None, manual }));
     drop(outstanding);
-    if let Entered::Fresh(job) = entered {
-        spine.lanes.push_claimed(vec![(rules_of(&target), *job)], spine.now());
+    let catalog = spine.catalog();
+    let target = catalog.target(endpoint);
+    match (entered, target) {
+        (Entered::Waits, _) => {}
+        (Entered::Fresh(job), Some(target)) => {
+            let displaced = spine.lanes.push_claimed(vec![(rules_of(target), *job)], spine.now());
+            spine.returns.put_displaced(displaced);
+        }
+        (Entered::Fresh(job), None) => put_unknown(spine, &job),
     }
+    let target = target.ok_or(ActError::EndpointDeleted)?;
     let wait = spine.timeout_of(&target.endpoint) + MANUAL_WAIT_EXTRA;
     match tokio::time::timeout(wait, receiver).await {
         Ok(Ok(attempt)) => Ok(Some(attempt)),
@@ -186,8 +203,7 @@ async fn send_again(
     let bodies = spine.store.bodies(&[(record.event_id, record.event_at)]).await?;
     let body = bodies.into_iter().next().ok_or(ActError::BodyMissing)?;
     let content = Content { body: body.body, content_type: body.content_type.into() };
-    let session =
-        spine.session().filter(|session| session.allows(Duration::ZERO)).ok_or(ActError::NotSending)?;
+    let session = sending_session(spine)?;
     let now = spine.now();
     let exchange = exchange(spine, target, record.event_id, &content, now).await;
     let of = Settled {

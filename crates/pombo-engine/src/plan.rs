@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use pombo_domain::clock::Timestamp;
 use pombo_domain::delivery::Token;
 use pombo_domain::event::{Draft, Event, Payload};
-use pombo_domain::id::{DeliveryId, EndpointId, SessionId, TenantId};
+use pombo_domain::id::{DeliveryId, EndpointId, SessionId};
 use pombo_domain::routing;
 use pombo_store::accept::{NewDelivery, NewEvent, Placement};
 use pombo_store::claim::ClaimedDelivery;
@@ -15,6 +15,7 @@ use pombo_store::claim::ClaimedDelivery;
 use crate::catalog::{Catalog, Target};
 use crate::homes::Homes;
 use crate::lanes::{Content, Job, LaneRules, Place};
+use crate::returns::let_go;
 use crate::spine::{Spine, rules_of};
 
 /// Generation of a row when it is inserted.
@@ -23,16 +24,23 @@ const FIRST_GENERATION: i32 = 1;
 /// One event to be inserted, with the jobs of its born-claimed deliveries.
 pub(crate) struct Planned {
     pub(crate) new: NewEvent,
-    pub(crate) jobs: Vec<(LaneRules, Job)>,
+    pub(crate) work: Work,
+}
+
+/// What a planned event means for this process.
+#[derive(Default)]
+pub(crate) struct Work {
+    /// Its born-claimed deliveries.
+    jobs: Vec<(LaneRules, Job)>,
     /// Endpoints of which a delivery was parked behind a full lane.
-    pub(crate) parked: Vec<LaneRules>,
+    parked: Vec<LaneRules>,
 }
 
 /// What planning needs to know, read once per batch.
 pub(crate) struct Planner<'a> {
-    pub(crate) spine: &'a Spine,
+    spine: &'a Spine,
     pub(crate) catalog: Arc<Catalog>,
-    pub(crate) homes: Arc<Homes>,
+    homes: Arc<Homes>,
     pub(crate) session: SessionId,
     pub(crate) now: Timestamp,
 }
@@ -50,8 +58,13 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Plans one event. Places in lanes are reserved and tokens registered: follow with [`Planned::queue`] or
-    /// [`Planned::forget`].
+    /// What the plan is made for.
+    pub(crate) fn spine(&self) -> &'a Spine {
+        self.spine
+    }
+
+    /// Plans one event. Places in lanes are reserved and tokens registered: follow with [`Work::queue`] or
+    /// [`Work::forget`].
     pub(crate) fn plan(&self, draft: &Draft, event: Event, content_hash: [u8; 32]) -> Planned {
         let mut planned = Planned {
             new: NewEvent {
@@ -63,8 +76,7 @@ impl<'a> Planner<'a> {
                 targets: draft.targets.clone(),
                 deliver_at: draft.deliver_at,
             },
-            jobs: Vec::new(),
-            parked: Vec::new(),
+            work: Work::default(),
         };
         let mut content = None;
         for target in self.catalog.of_tenant(planned.new.event.tenant_id) {
@@ -72,31 +84,30 @@ impl<'a> Planner<'a> {
                 self.plan_delivery(&mut planned, target, &mut content);
             }
         }
-        self.spine.holdings.register(planned.jobs.iter().map(|(_, job)| job.token()));
         planned
     }
 
     fn plan_delivery(&self, planned: &mut Planned, target: &Target, content: &mut Option<Content>) {
         let event = &planned.new.event;
         let id = DeliveryId::derive(event.id, event.created_at, target.endpoint.id);
-        let placement = self.place(target, planned.new.deliver_at);
+        let token = Token { id, owner: self.session, generation: FIRST_GENERATION };
+        let placement = self.place(target, planned.new.deliver_at, token);
         if placement == Placement::BornClaimed {
             let content = content.get_or_insert_with(|| Content {
                 body: event.body.clone(),
                 content_type: event.content_type.as_str().into(),
             });
-            let token = Token { id, owner: self.session, generation: FIRST_GENERATION };
             let delivery = first_claim(token, event, target.endpoint.id);
             let job = Job { delivery, content: Some(content.clone()), manual: None };
-            planned.jobs.push((rules_of(target), job));
+            planned.work.jobs.push((rules_of(target), job));
         } else if matches!(placement, Placement::Parked { .. }) && target.is_active() {
-            planned.parked.push(rules_of(target));
+            planned.work.parked.push(rules_of(target));
         }
-        let shard = target.endpoint.shard();
-        planned.new.deliveries.push(NewDelivery { id, endpoint_id: target.endpoint.id, shard, placement });
+        let (endpoint_id, shard) = (target.endpoint.id, target.shard);
+        planned.new.deliveries.push(NewDelivery { id, endpoint_id, shard, placement });
     }
 
-    fn place(&self, target: &Target, deliver_at: Option<Timestamp>) -> Placement {
+    fn place(&self, target: &Target, deliver_at: Option<Timestamp>, token: Token) -> Placement {
         let later = deliver_at.filter(|at| *at > self.now);
         if !target.is_active() {
             return Placement::Parked { not_before: later };
@@ -104,27 +115,24 @@ impl<'a> Planner<'a> {
         if let Some(at) = later {
             return Placement::DueAt(at);
         }
-        let is_home = self.homes.holds(target.endpoint.shard());
         // The first entry of a schedule may ask for a delay before the first attempt.
-        let policy = target.endpoint.retry.as_ref().unwrap_or(&self.spine.config.retry);
-        match policy.delay_before(1, &mut crate::random::rng()) {
-            Some(delay) if !delay.is_zero() => return Placement::DueAt(self.now.plus(delay)),
-            _ if !is_home => return Placement::Due,
-            _ => {}
+        if !target.starts_at_once
+            && let Some(delay) = target.retry.delay_before(1, &mut crate::random::rng())
+        {
+            return Placement::DueAt(self.now.plus(delay));
+        }
+        if !self.homes.holds(target.shard) {
+            return Placement::Due;
         }
         match self.spine.lanes.reserve(rules_of(target), self.now) {
-            Place::Reserved => Placement::BornClaimed,
+            Place::Reserved if self.spine.holdings.register(token) => Placement::BornClaimed,
+            Place::Reserved => {
+                self.spine.lanes.unreserve(target.endpoint.id);
+                Placement::Due
+            }
             Place::Park => Placement::Parked { not_before: None },
             Place::HoldUntil(until) => Placement::DueAt(until),
         }
-    }
-
-    /// The first named endpoint that the tenant does not have.
-    pub(crate) fn unknown_target(&self, tenant: TenantId, targets: &[EndpointId]) -> Option<EndpointId> {
-        let has = |id: &EndpointId| {
-            self.catalog.target(*id).is_some_and(|target| target.endpoint.tenant_id == tenant)
-        };
-        targets.iter().find(|id| !has(id)).copied()
     }
 }
 
@@ -143,27 +151,32 @@ fn first_claim(token: Token, event: &Event, endpoint_id: EndpointId) -> ClaimedD
     }
 }
 
-impl Planned {
+impl Work {
     /// The commit was answered: its jobs are ours.
     pub(crate) fn queue(self, spine: &Spine) {
         // A parked row may have been missed by a wake between planning and commit: say it again (P1).
         for rules in self.parked {
             spine.lanes.note_backlog(rules);
         }
-        spine.lanes.push_reserved(self.jobs, spine.now());
+        let displaced = spine.lanes.push_reserved(self.jobs, spine.now());
+        spine.returns.put_displaced(displaced);
     }
 
     /// Nothing was inserted, or the outcome is unknown (then the audit finds and releases what was).
     pub(crate) fn forget(&self, spine: &Spine) {
         for (rules, job) in &self.jobs {
             spine.lanes.unreserve(rules.endpoint);
-            spine.holdings.leave(job.token());
+            let_go(spine, job.token());
         }
     }
 }
 
-/// SHA-256 over everything the caller gave but its key: the same key with another hash is a conflict.
+/// SHA-256 over everything the caller gave but its key: the same key with another hash is a conflict. Zeros
+/// without a key, for then nobody compares.
 pub(crate) fn content_hash(draft: &Draft) -> [u8; 32] {
+    if draft.client_key.is_none() {
+        return [0; 32];
+    }
     let mut hasher = Sha256::new();
     let mut part = |bytes: &[u8]| {
         hasher.update((bytes.len() as u64).to_be_bytes());
@@ -171,7 +184,10 @@ pub(crate) fn content_hash(draft: &Draft) -> [u8; 32] {
     };
     part(draft.kind.as_str().as_bytes());
     match &draft.payload {
-        Payload::Data(data) => part(data),
+        Payload::Data(data) => {
+            part(b"data");
+            part(data);
+        }
         Payload::Raw { body, content_type } => {
             part(content_type.as_bytes());
             part(body);

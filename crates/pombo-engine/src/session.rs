@@ -1,7 +1,7 @@
 //! The session keeper: the lease under which everything is sent (docs/protocol.md, rules S).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -9,14 +9,19 @@ use tokio::sync::watch;
 use pombo_domain::id::SessionId;
 use pombo_domain::limits;
 use pombo_store::StoreError;
-use pombo_store::sessions::{Epoch, Heartbeat, NewSession, Release, Renewal};
+use pombo_store::sessions::{Epoch, Heartbeat, NewSession, Renewal};
 
 use crate::clock::BootTime;
 use crate::homes::Homes;
+use crate::returns::{hand_back, let_go};
 use crate::spine::{Patience, Quietly, Spine};
 
 /// Time between two renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
+/// Longest wait for the answer to a renewal.
+const RENEWAL_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for results to be written again before a session ends in the database too.
+const RESULTS_FIRST_MAX: Duration = Duration::from_secs(5);
 /// What is taken off the local view of the lease, so that it ends here before it ends at the server.
 const VALIDITY_MARGIN: Duration = Duration::from_secs(1);
 
@@ -25,7 +30,10 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     epoch: Epoch,
     valid_until: AtomicI64,
-    is_suspended: AtomicBool,
+    /// How often lease checks were suspended, and how often when the last renewal that cleared them was sent: a
+    /// trouble seen after that is not cleared by its answer.
+    suspensions: AtomicU64,
+    cleared: AtomicU64,
     over: watch::Sender<bool>,
 }
 
@@ -35,7 +43,8 @@ impl Session {
             id,
             epoch,
             valid_until: AtomicI64::new(valid_until.as_micros()),
-            is_suspended: AtomicBool::new(false),
+            suspensions: AtomicU64::new(0),
+            cleared: AtomicU64::new(0),
             over: watch::Sender::new(false),
         }
     }
@@ -43,14 +52,17 @@ impl Session {
     /// The lease check (K3): stands directly before the write and asks for the attempt's whole deadline and 2 s.
     pub(crate) fn allows(&self, deadline: Duration) -> bool {
         let end = BootTime::now().plus(deadline + limits::LEASE_CHECK_MARGIN);
-        !self.is_over()
-            && !self.is_suspended.load(Ordering::Acquire)
-            && end.as_micros() <= self.valid_until.load(Ordering::Acquire)
+        !self.is_over() && !self.is_suspended() && end.as_micros() <= self.valid_until.load(Ordering::Acquire)
     }
 
     /// Suspends lease checks until a renewal has read the server's life again (S5).
     pub(crate) fn suspend(&self) {
-        self.is_suspended.store(true, Ordering::Release);
+        self.suspensions.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether it is unknown which life of the server this is.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspensions.load(Ordering::Acquire) != self.cleared.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -71,10 +83,17 @@ impl Session {
         BootTime::now().as_micros() > self.valid_until.load(Ordering::Acquire)
     }
 
-    fn renewed(&self, sent: BootTime, ttl: Duration) {
-        self.valid_until.store(validity(sent, ttl).as_micros(), Ordering::Release);
-        self.is_suspended.store(false, Ordering::Release);
+    fn renewed(&self, sent: Sent, ttl: Duration) {
+        self.valid_until.store(validity(sent.at, ttl).as_micros(), Ordering::Release);
+        self.cleared.store(sent.suspensions, Ordering::Release);
     }
+}
+
+/// What was so when a renewal was sent.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    at: BootTime,
+    suspensions: u64,
 }
 
 /// Until when a lease counts here: from before the renewal was sent, and a little less (S2).
@@ -107,8 +126,7 @@ async fn take_in(spine: &Spine, session: &Session, heartbeat: &Heartbeat) -> Res
         let old = spine.set_homes(homes);
         hand_back_left_shards(spine, &old).await?;
     }
-    spine.refresh_catalog(heartbeat.config_version).await?;
-    Ok(())
+    spine.refresh_catalog(heartbeat.config_version).await
 }
 
 /// When a shard leaves, the unstarted rows of its lanes are released at once (C3).
@@ -118,44 +136,48 @@ async fn hand_back_left_shards(spine: &Spine, old: &Homes) -> Result<(), StoreEr
     let jobs = spine.lanes.drain(|job| {
         job.manual.is_none() && left(pombo_domain::endpoint::shard_of(job.delivery.endpoint_id))
     });
-    crate::deliver::hand_back(spine, jobs, Release::HandBack).await
+    hand_back(spine, jobs).await
 }
 
-/// Keeps a session alive, and opens a new one whenever it is over. Runs until the engine stops.
+/// Keeps a session alive, and opens a new one whenever it is over. Goes on while the engine drains, so that
+/// results can still be written under it; the task is ended from outside.
 pub(crate) async fn keep(spine: Arc<Spine>) {
     let (mut patience, mut quietly) = (Patience::default(), Quietly::default());
-    while !spine.is_draining() {
+    loop {
         let result = match spine.session().filter(|session| !session.is_over()) {
             Some(session) => renew(&spine, &session).await,
-            None => open(&spine).await.map(|_| ()),
+            // Nothing is begun any more that would need one.
+            None if spine.is_draining() => Ok(()),
+            None => open(&spine).await.map(drop),
         };
-        let wait = match result {
+        end_if_expired(&spine).await;
+        match result {
             Ok(()) => {
                 patience.reset();
-                RENEW_EVERY
+                let hint = spine.signals.session.notified();
+                let longest = RENEW_EVERY.min(spine.config.lease_ttl / 4);
+                tokio::select! { () = hint => {}, () = tokio::time::sleep(longest) => {} }
             }
             Err(error) => {
                 spine.note_error(&error);
                 if quietly.may_speak() {
                     tracing::warn!(error = %error, "The database does not answer; sending is suspended until it does: {error}.");
                 }
-                patience.next()
+                // Without the hint, which this error has just given.
+                tokio::time::sleep(patience.next()).await;
             }
-        };
-        end_if_expired(&spine).await;
-        // The error path must not be woken by its own hint, or it would spin.
-        let suspended = wait < RENEW_EVERY;
-        if suspended {
-            tokio::select! { () = tokio::time::sleep(wait) => {}, () = spine.drained() => {} }
-        } else {
-            spine.pause(&spine.signals.session, wait).await;
         }
     }
 }
 
 async fn renew(spine: &Spine, session: &Arc<Session>) -> Result<(), StoreError> {
-    let sent = BootTime::now();
-    match spine.store.renew_session(session.id, spine.config.lease_ttl).await? {
+    let sent = Sent { at: BootTime::now(), suspensions: session.suspensions.load(Ordering::Acquire) };
+    let renewal = spine.store.renew_session(session.id, spine.config.lease_ttl);
+    // A renewal that hangs must not hide that the lease runs out.
+    let renewal = tokio::time::timeout(RENEWAL_MAX, renewal)
+        .await
+        .map_err(|elapsed| StoreError::Unavailable(Box::new(elapsed)))??;
+    match renewal {
         Renewal::Lost => end(spine, session, "its lease was lost").await,
         Renewal::Renewed(heartbeat) if heartbeat.epoch != session.epoch => {
             // S5: what was flushed just before the crash may be gone; it is written again under its old token,
@@ -165,7 +187,7 @@ async fn renew(spine: &Spine, session: &Arc<Session>) -> Result<(), StoreError> 
             end(spine, session, "the database was restarted").await;
         }
         Renewal::Renewed(heartbeat) => {
-            spine.clock.learn(sent, heartbeat.now);
+            spine.clock.learn(sent.at, heartbeat.now);
             session.renewed(sent, spine.config.lease_ttl);
             spine.lanes.ready.notify_one();
             take_in(spine, session, &heartbeat).await?;
@@ -187,14 +209,48 @@ async fn end(spine: &Spine, session: &Session, why: &str) {
     session.end();
     spine.metrics.sessions_lost.inc();
     for job in spine.lanes.drain_session(session.id) {
-        spine.holdings.leave(job.token());
-        spine.lanes.finished_unsent(job.delivery.endpoint_id);
+        let_go(spine, job.token());
+    }
+    // Results that are being written count under the old token only until its rows are released.
+    if tokio::time::timeout(RESULTS_FIRST_MAX, spine.flush.repeated()).await.is_err() {
+        tracing::warn!("Results could not be written again in time; their deliveries may be sent once more.");
     }
     // Where the server still answers, telling it saves the others the wait for the lease. Harmless if not.
-    if let Err(error) = spine.store.end_session(session.id).await {
-        tracing::debug!(error = %error, "The old session could not be ended; its lease runs out by itself.");
+    let told = tokio::time::timeout(RENEWAL_MAX, spine.store.end_session(session.id)).await;
+    if !matches!(told, Ok(Ok(()))) {
+        tracing::debug!("The old session could not be ended; its lease runs out by itself.");
     }
     spine.signals.session.notify_one();
     // What it owned is released by the sweep; no need to wait for its turn.
     spine.signals.audit.notify_one();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_seen_after_a_renewal_was_sent_is_not_cleared_by_its_answer() {
+        let ttl = Duration::from_secs(45);
+        let session = Session::new(SessionId(1), Epoch("a".to_owned()), validity(BootTime::now(), ttl));
+        assert!(session.allows(Duration::from_secs(10)));
+        session.suspend();
+        assert!(!session.allows(Duration::from_secs(10)));
+        let sent = Sent { at: BootTime::now(), suspensions: session.suspensions.load(Ordering::Acquire) };
+        session.suspend();
+        session.renewed(sent, ttl);
+        assert!(session.is_suspended());
+        session.renewed(Sent { suspensions: 2, ..sent }, ttl);
+        assert!(session.allows(Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn the_lease_check_asks_for_the_whole_deadline_and_two_seconds() {
+        let end = validity(BootTime::now(), Duration::from_secs(20));
+        let session = Session::new(SessionId(1), Epoch("a".to_owned()), end);
+        assert!(session.allows(Duration::from_secs(16)));
+        assert!(!session.allows(Duration::from_secs(18)), "19 s are left");
+        session.end();
+        assert!(!session.allows(Duration::ZERO));
+    }
 }

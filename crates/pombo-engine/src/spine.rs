@@ -1,6 +1,6 @@
 //! What all stages share.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -20,7 +20,9 @@ use crate::holdings::Holdings;
 use crate::homes::Homes;
 use crate::lanes::{LaneRules, Lanes};
 use crate::metrics::Metrics;
+use crate::returns::Returns;
 use crate::session::Session;
+use crate::tally::Tally;
 
 /// Shared by all stages of one engine.
 pub(crate) struct Spine {
@@ -32,8 +34,9 @@ pub(crate) struct Spine {
     pub(crate) holdings: Holdings,
     pub(crate) lanes: Lanes,
     pub(crate) flush: FlushQueue,
-    /// Attempts between their lease check and their result.
-    pub(crate) in_flight: AtomicUsize,
+    pub(crate) returns: Returns,
+    /// Jobs taken from their lane and not ended.
+    pub(crate) in_flight: Tally,
     /// A delivery that was rescued often is sent with nothing beside it (S4): it takes this for writing,
     /// every other attempt for reading.
     pub(crate) alone: AsyncRwLock<()>,
@@ -43,7 +46,8 @@ pub(crate) struct Spine {
     session: RwLock<Option<Arc<Session>>>,
     homes: RwLock<Arc<Homes>>,
     catalog: RwLock<Arc<Catalog>>,
-    refreshing: Mutex<()>,
+    /// Held while the catalogue is loaded; when the last load that succeeded began.
+    refreshing: Mutex<Option<BootTime>>,
     draining: watch::Sender<bool>,
     relay_floor_void: AtomicBool,
 }
@@ -57,8 +61,6 @@ pub(crate) struct Signals {
     pub(crate) session: Notify,
     /// A commit's outcome is unknown: audit now (S6).
     pub(crate) audit: Notify,
-    /// The configuration has moved on.
-    pub(crate) config: Notify,
 }
 
 impl Spine {
@@ -72,14 +74,15 @@ impl Spine {
             holdings: Holdings::default(),
             lanes: Lanes::default(),
             flush: FlushQueue::default(),
-            in_flight: AtomicUsize::new(0),
+            returns: Returns::default(),
+            in_flight: Tally::default(),
             alone: AsyncRwLock::new(()),
             claiming: Mutex::new(()),
             signals: Signals::default(),
             session: RwLock::new(None),
             homes: RwLock::new(Arc::new(Homes::none())),
             catalog: RwLock::new(Arc::new(Catalog::default())),
-            refreshing: Mutex::new(()),
+            refreshing: Mutex::new(None),
             draining: watch::Sender::new(false),
             relay_floor_void: AtomicBool::new(true),
         }
@@ -141,7 +144,7 @@ impl Spine {
     /// Whether an attempt with this deadline may start now (K4): the results of earlier ones are being written.
     pub(crate) fn may_start(&self) -> bool {
         let unflushed = self.flush.len();
-        let busy = self.in_flight.load(Ordering::Relaxed) + unflushed >= pombo_domain::limits::UNSETTLED_MAX;
+        let busy = self.in_flight.count() + unflushed >= pombo_domain::limits::UNSETTLED_MAX;
         !busy && self.flush.oldest_age() <= pombo_domain::limits::UNFLUSHED_AGE_MAX
     }
 
@@ -152,34 +155,50 @@ impl Spine {
         endpoint.timeout.unwrap_or(self.config.timeout).min(longest)
     }
 
-    /// Loads what changed in the configuration, if the database is ahead of `seen`. Returns the version now known.
-    pub(crate) async fn refresh_catalog(&self, seen: i64) -> Result<i64, StoreError> {
-        let known = self.catalog().version;
-        if known >= seen && known > 0 {
-            return Ok(known);
+    /// Loads what changed in the configuration, if the database was seen ahead, at version `seen`.
+    pub(crate) async fn refresh_catalog(&self, seen: i64) -> Result<(), StoreError> {
+        let is_known = || (1..).contains(&self.catalog().version) && self.catalog().version >= seen;
+        if is_known() {
+            return Ok(());
         }
-        let _one_at_a_time = self.refreshing.lock().await;
+        let mut last = self.refreshing.lock().await;
+        if is_known() {
+            return Ok(());
+        }
+        self.load_catalog(&mut last).await
+    }
+
+    /// Loads what changed in the configuration until this call. Callers that come while a load is under way share
+    /// the next one.
+    pub(crate) async fn refresh_catalog_now(&self) -> Result<(), StoreError> {
+        let asked = BootTime::now();
+        let mut last = self.refreshing.lock().await;
+        if last.is_some_and(|began| began >= asked) {
+            return Ok(());
+        }
+        self.load_catalog(&mut last).await
+    }
+
+    async fn load_catalog(&self, last: &mut Option<BootTime>) -> Result<(), StoreError> {
+        let began = BootTime::now();
         let old = self.catalog();
-        if old.version >= seen && old.version > 0 {
-            return Ok(old.version);
-        }
         let since = (old.version > 0).then_some(old.version);
         let changes = self.store.catalog_changes(since).await?;
         let changed: Vec<_> = changes.changed.iter().map(|entry| entry.endpoint.id).collect();
-        let next = Arc::new(old.with(changes));
+        let next = Arc::new(old.with(changes, &self.config.retry));
         *self.catalog.write().expect("nobody panics with the lock") = Arc::clone(&next);
+        *last = Some(began);
         let now = self.clock.now();
         for target in changed.iter().filter_map(|id| next.target(*id)) {
             if let Some(until) = target.hold_until.filter(|until| *until > now) {
-                self.lanes.hold(rules_of(target), until);
+                self.returns.put_displaced(self.lanes.hold(rules_of(target), until));
             }
             // Its backlog may have become sendable, or there may be one: the level decides (P1).
-            if target.is_active() && self.homes().holds(target.endpoint.shard()) {
+            if target.is_active() && self.homes().holds(target.shard) {
                 self.lanes.note_backlog(rules_of(target));
             }
         }
-        self.signals.config.notify_one();
-        Ok(next.version)
+        Ok(())
     }
 
     /// Whatever a stage saw of the database's state is passed here: a lost connection suspends lease checks
@@ -232,6 +251,11 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
+    /// Failures in a row so far.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures
+    }
+
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
@@ -243,7 +267,7 @@ impl Patience {
     }
 }
 
-/// Waits at most a second between two looks: for logging the same trouble once a while, not at every try.
+/// Lets the same trouble be logged every ten seconds, not at every try.
 #[derive(Debug, Default)]
 pub(crate) struct Quietly {
     last: Option<BootTime>,

@@ -12,6 +12,7 @@ use pombo_store::parking::Wake;
 use pombo_store::sessions::{LeaseName, Release};
 
 use crate::clock::BootTime;
+use crate::returns::let_go;
 use crate::spine::{Patience, Quietly, Spine, rules_of};
 
 /// Time between two sweeps.
@@ -22,43 +23,57 @@ const UPKEEP_EVERY: Duration = Duration::from_secs(3600);
 const PARTITION_DAYS: u16 = 7;
 /// Chunks one sweep works through before it gives others a turn.
 const CHUNKS_MAX: u32 = 100;
+/// Shortest time between two rounds of wakes.
+const WAKE_PACE: Duration = Duration::from_millis(2);
+/// How soon the lanes are asked again while rows are expected that may not come.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Sweeps until the engine drains.
 pub(crate) async fn sweep_loop(spine: Arc<Spine>) {
     let (mut patience, mut quietly) = (Patience::default(), Quietly::default());
     let mut upkeep_at: Option<BootTime> = None;
-    loop {
-        if let Err(error) = sweep(&spine, &mut upkeep_at).await {
-            spine.note_error(&error);
-            // The error may itself ask for an audit; this keeps the two from chasing each other.
-            tokio::time::sleep(patience.next()).await;
-            if quietly.may_speak() {
-                tracing::warn!(error = %error, "The sweep was broken off and will be repeated: {error}.");
+    while !spine.is_draining() {
+        match sweep(&spine, &mut upkeep_at).await {
+            Ok(()) => {
+                patience.reset();
+                spine.pause(&spine.signals.audit, SWEEP_EVERY).await;
             }
-        } else {
-            patience.reset();
-        }
-        if spine.pause(&spine.signals.audit, SWEEP_EVERY).await {
-            return;
+            Err(error) => {
+                if quietly.may_speak() {
+                    tracing::warn!(error = %error, "The sweep was not complete and will be repeated: {error}.");
+                }
+                // Without the hint: the error may itself ask for an audit, and the two would chase each other.
+                tokio::select! { () = tokio::time::sleep(patience.next()) => {}, () = spine.drained() => {} }
+            }
         }
     }
 }
 
+/// Every part is tried whatever the others came to; gives the first error.
 async fn sweep(spine: &Spine, upkeep_at: &mut Option<BootTime>) -> Result<(), StoreError> {
-    bury(spine).await?;
-    audit(spine).await?;
-    cancel_deleted(spine).await?;
+    let mut result = Ok(());
+    let mut note = |part: Result<(), StoreError>| {
+        if let Err(error) = part {
+            spine.note_error(&error);
+            result = std::mem::replace(&mut result, Ok(())).and(Err(error));
+        }
+    };
+    note(bury(spine).await);
+    note(audit(spine).await);
+    note(cancel_deleted(spine).await);
     if spine.config.roles.deliver {
-        level(spine).await?;
+        note(level(spine).await);
     }
-    let sample = spine.store.sample().await?;
-    spine.metrics.take_sample(&sample);
+    note(spine.store.sample().await.map(|sample| spine.metrics.take_sample(&sample)));
     let now = BootTime::now();
     if upkeep_at.is_none_or(|last| now.since(last) >= UPKEEP_EVERY) {
-        upkeep(spine).await?;
-        *upkeep_at = Some(now);
+        let upkeep = upkeep(spine).await;
+        if upkeep.is_ok() {
+            *upkeep_at = Some(now);
+        }
+        note(upkeep);
     }
-    Ok(())
+    result
 }
 
 /// Declares sessions dead whose lease ran out, and releases what dead sessions own (S3, S4). Rows may turn up
@@ -127,7 +142,7 @@ async fn level(spine: &Spine) -> Result<(), StoreError> {
     for endpoint in spine.store.parked_endpoints(u32::MAX).await? {
         if let Some(target) = catalog.target(endpoint)
             && target.is_active()
-            && homes.holds(target.endpoint.shard())
+            && homes.holds(target.shard)
         {
             spine.lanes.note_backlog(rules_of(target));
         }
@@ -149,7 +164,8 @@ async fn upkeep(spine: &Spine) -> Result<(), StoreError> {
 pub(crate) async fn wake_loop(spine: Arc<Spine>) {
     let mut quietly = Quietly::default();
     loop {
-        for (endpoint, room) in spine.lanes.take_wakes() {
+        let wakes = spine.lanes.take_wakes(spine.now());
+        for (endpoint, room) in wakes.now {
             let result = wake(&spine, endpoint, room).await;
             if let Err(error) = &result {
                 spine.note_error(error);
@@ -157,9 +173,12 @@ pub(crate) async fn wake_loop(spine: Arc<Spine>) {
                     tracing::warn!(error = %error, "A backlog could not be woken; the sweep tries again: {error}.");
                 }
             }
-            spine.lanes.woken(endpoint, result.ok());
+            spine.lanes.woken(endpoint, result.ok(), spine.now());
         }
-        if spine.pause(&spine.lanes.wakes, SWEEP_EVERY).await {
+        // A backlog whose rows all keep a later time is worked through in many wakes; this paces them.
+        tokio::time::sleep(WAKE_PACE).await;
+        let longest = if wakes.look_again { LOOK_AGAIN } else { SWEEP_EVERY };
+        if spine.pause(&spine.lanes.wakes, longest).await {
             return;
         }
     }
@@ -176,7 +195,7 @@ async fn wake(spine: &Spine, endpoint_id: EndpointId, room: u32) -> Result<(u32,
 /// Cancels the live rows of an endpoint that was just deleted, chunk by chunk (P3).
 pub(crate) async fn cancel_rows(spine: Arc<Spine>, endpoint: EndpointId) {
     for job in spine.lanes.drain(|job| job.delivery.endpoint_id == endpoint) {
-        spine.holdings.leave(job.token());
+        let_go(&spine, job.token());
     }
     loop {
         match spine.store.cancel_rows_of(endpoint, limits::SWEEP_ROWS_MAX).await {

@@ -80,12 +80,7 @@ impl<const MAX: usize> FromRequest<AppState> for JsonBody<MAX> {
         if declared.is_some_and(|bytes| bytes > MAX as u64) {
             return Err(too_large(MAX));
         }
-        if !is_json(&parts.headers) {
-            return Err(Problem::new(
-                Code::UnsupportedMediaType,
-                "send the body as JSON with the header `content-type: application/json`",
-            ));
-        }
+        check_media_type(&parts.headers)?;
         read(body, declared.unwrap_or(0) as usize, MAX, state.budget()).await
     }
 }
@@ -122,6 +117,17 @@ async fn read<const MAX: usize>(
     }
     let bytes = if joined.is_empty() { first } else { joined.freeze() };
     Ok(JsonBody { bytes, _reservation: reservation })
+}
+
+fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let detail = if !is_json(headers) {
+        "send the body as JSON with the header `content-type: application/json`"
+    } else if headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+        "send the body as it is: `content-encoding` is not taken"
+    } else {
+        return Ok(());
+    };
+    Err(Problem::new(Code::UnsupportedMediaType, detail))
 }
 
 fn too_large(max: usize) -> Problem {

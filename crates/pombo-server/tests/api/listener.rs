@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use axum::Router;
+use axum::routing::get;
 use http::Method;
 use pombo_server::{ServeLimits, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use crate::client::dial;
+use crate::client::{Client, dial};
 use crate::harness::{Service, Setup};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -204,4 +206,39 @@ async fn a_request_that_does_not_end_is_cut_at_the_deadline() {
     service.stop();
     assert_eq!(service.ended().await.cut, 1);
     assert_eq!(read_all(&mut under_way).await, "");
+}
+
+/// Serves two routes that no API has: one that panics and one that never answers.
+async fn serve_bad(limits: ServeLimits) -> std::net::SocketAddr {
+    async fn panics() -> &'static str {
+        panic!("on purpose")
+    }
+    let router = Router::new()
+        .route("/panics", get(panics))
+        .route("/never", get(std::future::pending::<&'static str>));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(pombo_server::serve(listener, router, limits, std::future::pending()));
+    address
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_is_a_500_without_its_reason() {
+    let address = serve_bad(ServeLimits::default()).await;
+    let client = Client { address, key: None };
+    for _ in 0..2 {
+        let answer = client.get("/panics").await;
+        assert!(answer.header("x-request-id").starts_with("req_"));
+        let document = answer.expect(500);
+        assert_eq!(document["type"], "/errors/internal");
+        assert!(!document.to_string().contains("on purpose"), "{document}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_takes_too_long_is_cut() {
+    let address = serve_bad(ServeLimits { request: SHORT, ..ServeLimits::default() }).await;
+    let mut stream = dial(address).await;
+    stream.write_all(b"GET /never HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("written");
+    assert_eq!(read_all(&mut stream).await, "");
 }

@@ -5,6 +5,7 @@ mod client;
 mod deliveries;
 mod endpoints;
 mod events;
+mod faults;
 mod harness;
 mod listener;
 mod openapi;

@@ -103,6 +103,10 @@ async fn routes_methods_and_media_types_that_do_not_fit_are_problems_too() {
     insta::assert_json_snapshot!("media_type", steady(&service.client.send(form, "{}").await.expect(415)));
     let none = service.client.send(service.client.request(Method::POST, "/v1/events"), "{}").await;
     assert_eq!(none.status, 415);
+    let packed =
+        service.client.request(Method::POST, "/v1/events").header("content-type", "application/json");
+    let packed = service.client.send(packed.header("content-encoding", "gzip"), "{}").await;
+    assert_eq!(packed.status, 415);
 }
 
 #[tokio::test]

@@ -103,7 +103,7 @@ async fn every_route_is_in_the_document_and_the_reverse() {
             assert!(expected.contains(&answer.status.as_u16()), "{method} {path}: {}", answer.status);
         }
     }
-    // What API.md lists for this issue.
+    // What the reference must not lose.
     let paths: BTreeSet<&str> =
         document["paths"].as_object().expect("paths").keys().map(String::as_str).collect();
     for path in ["/v1/events", "/v1/events/batch", "/v1/events/{id}/body", "/v1/endpoints/{id}/rotate-secret"]

@@ -26,6 +26,16 @@ pub fn router(state: AppState) -> Router {
     router.fallback(unknown_route).method_not_allowed_fallback(wrong_method).with_state(state)
 }
 
+/// Only `/healthz`, `/readyz` and `/metrics`: for a process without the role `api`.
+pub fn health_router(state: AppState) -> Router {
+    let routes = OpenApiRouter::new()
+        .routes(routes!(health::alive))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::metrics));
+    let (router, _) = routes.split_for_parts();
+    router.fallback(unknown_route).method_not_allowed_fallback(wrong_method).with_state(state)
+}
+
 /// Every route with its reference. Nothing is routed that is not described: this is the only place that adds
 /// routes, and `routes!` adds both at once.
 pub(crate) fn routes() -> OpenApiRouter<AppState> {

@@ -20,7 +20,7 @@ mod query;
 pub mod shapes;
 mod state;
 
-pub use api::router;
+pub use api::{health_router, router};
 pub use auth::bootstrap;
 pub use listener::{ServeLimits, Served, serve};
 pub use openapi::openapi;

@@ -10,6 +10,8 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{self, Output};
 
 mod bench;
+mod check;
+mod database_args;
 mod dead;
 mod deliveries;
 mod demo;
@@ -17,7 +19,9 @@ mod endpoints;
 mod events;
 mod list;
 mod listen;
+mod migrate;
 mod send;
+mod serve;
 mod sign;
 mod verify;
 
@@ -52,14 +56,14 @@ Secrets may be given as @file, env:NAME or - (stdin).";
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the server
+    Serve(serve::ServeArgs),
     /// The whole story on the embedded database, in a few seconds
     Demo(demo::DemoArgs),
-    /// How fast this machine delivers
-    Bench(bench::BenchArgs),
-    #[command(name = "bench-receiver", hide = true)]
-    BenchReceiver,
-    #[command(name = "bench-load", hide = true)]
-    BenchLoad,
+    /// Bring a database's schema up, or look whether it needs to be
+    Migrate(migrate::MigrateArgs),
+    /// Prove from the database that nothing is lost
+    Check(check::CheckArgs),
     /// Publish an event
     #[command(visible_alias = "trigger")]
     Send(send::SendArgs),
@@ -77,6 +81,12 @@ enum Command {
     Sign(sign::SignArgs),
     /// Verify a signed request
     Verify(verify::VerifyArgs),
+    /// How fast this machine delivers
+    Bench(bench::BenchArgs),
+    #[command(name = "bench-receiver", hide = true)]
+    BenchReceiver,
+    #[command(name = "bench-load", hide = true)]
+    BenchLoad,
 }
 
 /// Reads the command line, does what it says, and says how it ended.
@@ -107,6 +117,9 @@ fn dispatch(command: Command, output: Output) -> Outcome {
         Command::Bench(args) => small(bench::run(args, output)),
         Command::BenchReceiver => large(bench::run_receiver()),
         Command::BenchLoad => large(bench::run_load()),
+        Command::Serve(args) => serve::run(&args),
+        Command::Migrate(args) => small(migrate::run(args, output)),
+        Command::Check(args) => small(check::run(args, output)),
         Command::Send(args) => small(send::run(args, output)),
         Command::Endpoints(args) => small(endpoints::run(args, output)),
         Command::Events(args) => small(events::run(args, output)),

@@ -43,7 +43,7 @@ impl Failure {
     pub(crate) fn sentence(&self) -> Option<String> {
         match self {
             Self::Usage(text) => Some(text.clone()),
-            Self::Failed(error) => Some(format!("{error:#}")),
+            Self::Failed(error) => Some(without_numbers(&format!("{error:#}"))),
             Self::Told | Self::ReaderGone => None,
         }
     }
@@ -58,8 +58,29 @@ impl Failure {
     }
 }
 
+/// Without ` (os error 98)`: the words before it say the same to people.
+fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        kept.push_str(part.split_once(')').map_or("", |(_, rest)| rest));
+    }
+    kept
+}
+
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_numbers_are_left_out() {
+        assert_eq!(without_numbers("a: No such file (os error 2): b (os error 98)"), "a: No such file: b");
+        assert_eq!(without_numbers("plain"), "plain");
     }
 }

@@ -8,8 +8,14 @@ use std::process::ExitCode;
 mod argument;
 mod cli;
 mod client;
+mod config;
+mod database;
 mod failure;
+mod lifecycle;
+mod master_key;
 mod output;
+mod telemetry;
+mod wire;
 
 /// Under load the system's allocator costs the server a tenth to a fifth of its time.
 #[global_allocator]

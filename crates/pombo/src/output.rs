@@ -72,7 +72,6 @@ impl Output {
         stdout.write_all(table.render().as_bytes()).map_err(Failure::printing)
     }
 
-    #[expect(dead_code, reason = "commands on databases follow")]
     /// Long work without a known length: a spinner, on a terminal only.
     pub(crate) fn spinner(self, what: &'static str) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(None, progress_target());

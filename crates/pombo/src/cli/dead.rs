@@ -15,13 +15,14 @@ Examples:
   pombo dead retry dlv_01h455vb4pex5vsknk084sn02q --reason 'receiver fixed'
   pombo dead retry --all --endpoint ep_01h455vb4pex5vsknk084sn02q";
 
-const DEAD_COLUMNS: [Column; 6] = [
-    ("ID", "id"),
+const DEAD_COLUMNS: [Column; 7] = [
+    ("DELIVERY", "deliveryId"),
     ("TYPE", "type"),
     ("TENANT", "tenant"),
     ("ENDPOINT", "endpointId"),
-    ("ATTEMPTS", "attempts"),
-    ("LAST", "lastStatus"),
+    ("CLASS", "class"),
+    ("STATUS", "status"),
+    ("DIED", "diedAt"),
 ];
 
 /// Items asked for at once by `--all`.
@@ -61,17 +62,17 @@ struct DeadFilterArgs {
     /// Only of events of this type
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
-    /// Only of events from this instant on, RFC 3339
+    /// Only those that died at or after this instant, RFC 3339
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only of events before this instant, RFC 3339
+    /// Only those that died before this instant, RFC 3339
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
 }
 
 impl DeadFilterArgs {
     fn query(&self) -> Vec<(&'static str, String)> {
-        let mut query = vec![("status", "dead".to_owned())];
+        let mut query = Vec::new();
         list::filter(&mut query, "tenant", self.tenant.as_ref());
         list::filter(&mut query, "endpoint", self.endpoint.as_ref());
         list::filter(&mut query, "type", self.kind.as_ref());
@@ -105,7 +106,7 @@ pub(crate) async fn run(args: DeadArgs, output: Output) -> Outcome {
         DeadCommand::List { filter, page } => {
             let mut query = filter.query();
             query.extend(page.query());
-            list::print_page(&client, &["deliveries"], &query, &DEAD_COLUMNS, output).await
+            list::print_page(&client, &["dead-letters"], &query, &DEAD_COLUMNS, output).await
         }
         DeadCommand::Retry(retry) => {
             let ids = if retry.all { all_ids(&client, &retry.filter).await? } else { retry.ids.clone() };
@@ -121,9 +122,9 @@ async fn all_ids(client: &Client, filter: &DeadFilterArgs) -> Outcome<Vec<String
         let mut query = filter.query();
         query.push(("limit", PAGE.to_owned()));
         list::filter(&mut query, "after", after.as_ref());
-        let page: Value = client.get(&["deliveries"], &query).await?.json()?;
+        let page: Value = client.get(&["dead-letters"], &query).await?.json()?;
         let items = page.get("data").and_then(Value::as_array).cloned().unwrap_or_default();
-        ids.extend(items.iter().map(|item| field(item, "id")));
+        ids.extend(items.iter().map(|item| field(item, "deliveryId")));
         match page.get("next").and_then(Value::as_str) {
             Some(next) if !items.is_empty() => after = Some(next.to_owned()),
             _ => return Ok(ids),

@@ -172,9 +172,18 @@ pub(crate) fn without_nulls(object: &Value) -> Vec<u8> {
 }
 
 fn print_retried(answer: &Answer, output: Output) -> Outcome {
-    list::print_one(answer, output)?;
-    let value: Value = answer.json()?;
-    let attempt = value.get("attempt").filter(|attempt| attempt.is_object());
+    let retried: Value = answer.json()?;
+    let attempt = retried.get("attempt").filter(|attempt| attempt.is_object());
+    if output.is_json() {
+        output.bytes(&answer.body)?;
+    } else {
+        if let Some(attempt) = attempt {
+            output.table(&list::table(std::slice::from_ref(attempt), &ATTEMPT_COLUMNS))?;
+        }
+        let delivery = retried.get("delivery").unwrap_or(&retried);
+        let (id, status) = (field(delivery, "id"), field(delivery, "status"));
+        output.line(&format!("{id} {}, now {status}", field(&retried, "outcome")))?;
+    }
     match attempt.map(|attempt| field(attempt, "class")) {
         Some(class) if class != "success" => {
             note(&format!("the attempt failed: {class}"));

@@ -92,10 +92,11 @@ pub(crate) async fn run(args: ListenArgs, output: Output) -> Outcome {
 }
 
 async fn bind(port: u16) -> Outcome<TcpListener> {
-    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
-    let hint =
-        || format!("cannot listen on 127.0.0.1:{port}: is something else there? Name another with --port");
-    Ok(bound.with_context(hint)?)
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|error| {
+        Failure::Failed(anyhow::anyhow!(
+            "cannot listen on 127.0.0.1:{port} ({error}): name another port with --port"
+        ))
+    })
 }
 
 async fn serve(

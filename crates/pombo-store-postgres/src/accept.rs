@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pombo_domain::event::Event;
 use pombo_domain::id::{EventId, SessionId, TenantId};
+use pombo_domain::name::{ClientKey, OrderingKey};
 use pombo_store::StoreError;
 use pombo_store::accept::{Accept, AcceptBatch, AcceptResult, Accepted, EarlierEvent, NewEvent, Placement};
 use pombo_store::error::Result;
@@ -89,31 +90,31 @@ LEFT JOIN LATERAL (
 
 /// The arrays of [`ACCEPT`], made once however often the statement runs.
 #[derive(Debug, Default)]
-pub(crate) struct Columns {
-    tenants: (Vec<Uuid>, Vec<String>),
-    keys: Keys,
-    events: Events,
-    deliveries: Deliveries,
+pub(crate) struct Columns<'a> {
+    tenants: (Vec<Uuid>, Vec<&'a str>),
+    keys: Keys<'a>,
+    events: Events<'a>,
+    deliveries: Deliveries<'a>,
 }
 
 #[derive(Debug, Default)]
-struct Keys {
+struct Keys<'a> {
     tenants: Vec<Uuid>,
-    texts: Vec<String>,
+    texts: Vec<&'a str>,
     events: Vec<Uuid>,
     events_at: Vec<At>,
-    hashes: Vec<Vec<u8>>,
+    hashes: Vec<&'a [u8]>,
 }
 
 #[derive(Debug, Default)]
-struct Events {
+struct Events<'a> {
     ids: Vec<Uuid>,
     tenants: Vec<Uuid>,
-    kinds: Vec<String>,
-    bodies: Vec<Vec<u8>>,
-    content_types: Vec<String>,
-    client_keys: Vec<Option<String>>,
-    ordering_keys: Vec<Option<String>>,
+    kinds: Vec<&'a str>,
+    bodies: Vec<&'a [u8]>,
+    content_types: Vec<&'a str>,
+    client_keys: Vec<Option<&'a str>>,
+    ordering_keys: Vec<Option<&'a str>>,
     versions: Vec<Option<i64>>,
     origins: Vec<&'static str>,
     fanouts: Vec<i32>,
@@ -123,14 +124,14 @@ struct Events {
 }
 
 #[derive(Debug, Default)]
-struct Deliveries {
+struct Deliveries<'a> {
     ids: Vec<Uuid>,
     events: Vec<Uuid>,
     events_at: Vec<At>,
     endpoints: Vec<Uuid>,
     tenants: Vec<Uuid>,
-    kinds: Vec<String>,
-    ordering_keys: Vec<Option<String>>,
+    kinds: Vec<&'a str>,
+    ordering_keys: Vec<Option<&'a str>>,
     shards: Vec<i16>,
     owned: Vec<bool>,
     due_at: Vec<Option<At>>,
@@ -142,9 +143,9 @@ fn key_of(new: &NewEvent) -> Option<(TenantId, &str)> {
     Some((new.event.tenant_id, new.client_key.as_ref()?.as_str()))
 }
 
-impl Columns {
+impl<'a> Columns<'a> {
     /// Events whose key an earlier one of the same batch has are left out: they lose in any case.
-    pub(crate) fn of<'a>(events: impl Iterator<Item = &'a NewEvent>) -> Self {
+    pub(crate) fn of(events: impl Iterator<Item = &'a NewEvent>) -> Self {
         let mut columns = Self::default();
         let mut tenants = BTreeMap::new();
         let mut keys = BTreeMap::new();
@@ -163,7 +164,7 @@ impl Columns {
         }
         for (id, name) in tenants {
             columns.tenants.0.push(id.0);
-            columns.tenants.1.push(name.to_owned());
+            columns.tenants.1.push(name);
         }
         for ((tenant, key), new) in keys {
             columns.keys.push(tenant, key, new);
@@ -177,26 +178,26 @@ impl Columns {
     }
 }
 
-impl Keys {
-    fn push(&mut self, tenant: TenantId, key: &str, new: &NewEvent) {
+impl<'a> Keys<'a> {
+    fn push(&mut self, tenant: TenantId, key: &'a str, new: &'a NewEvent) {
         self.tenants.push(tenant.0);
-        self.texts.push(key.to_owned());
+        self.texts.push(key);
         self.events.push(new.event.id.0);
         self.events_at.push(At(new.event.created_at));
-        self.hashes.push(new.content_hash.to_vec());
+        self.hashes.push(&new.content_hash);
     }
 }
 
-impl Events {
-    fn push(&mut self, new: &NewEvent) {
+impl<'a> Events<'a> {
+    fn push(&mut self, new: &'a NewEvent) {
         let event = &new.event;
         self.ids.push(event.id.0);
         self.tenants.push(event.tenant_id.0);
-        self.kinds.push(event.kind.as_str().to_owned());
-        self.bodies.push(event.body.to_vec());
-        self.content_types.push(event.content_type.clone());
-        self.client_keys.push(new.client_key.as_ref().map(|key| key.as_str().to_owned()));
-        self.ordering_keys.push(event.ordering_key.as_ref().map(|key| key.as_str().to_owned()));
+        self.kinds.push(event.kind.as_str());
+        self.bodies.push(&event.body);
+        self.content_types.push(&event.content_type);
+        self.client_keys.push(new.client_key.as_ref().map(ClientKey::as_str));
+        self.ordering_keys.push(event.ordering_key.as_ref().map(OrderingKey::as_str));
         self.versions.push(event.resource_version.map(pombo_domain::event::ResourceVersion::get));
         self.origins.push(event.origin.as_str());
         self.fanouts.push(i32::try_from(new.deliveries.len()).unwrap_or(i32::MAX));
@@ -212,8 +213,8 @@ fn array_text(targets: &[pombo_domain::id::EndpointId]) -> String {
     format!("{{{}}}", ids.join(","))
 }
 
-impl Deliveries {
-    fn push(&mut self, event: &Event, delivery: &pombo_store::accept::NewDelivery) {
+impl<'a> Deliveries<'a> {
+    fn push(&mut self, event: &'a Event, delivery: &pombo_store::accept::NewDelivery) {
         use pombo_domain::clock::Timestamp;
         let (due_at, not_before) = match delivery.placement {
             Placement::BornClaimed | Placement::Due => (None, None),
@@ -225,8 +226,8 @@ impl Deliveries {
         self.events_at.push(At(event.created_at));
         self.endpoints.push(delivery.endpoint_id.0);
         self.tenants.push(event.tenant_id.0);
-        self.kinds.push(event.kind.as_str().to_owned());
-        self.ordering_keys.push(event.ordering_key.as_ref().map(|key| key.as_str().to_owned()));
+        self.kinds.push(event.kind.as_str());
+        self.ordering_keys.push(event.ordering_key.as_ref().map(OrderingKey::as_str));
         self.shards.push(delivery.shard);
         self.owned.push(delivery.placement == Placement::BornClaimed);
         self.due_at.push(due_at.map(At));
@@ -253,7 +254,7 @@ pub(crate) struct Inserted {
 
 pub(crate) async fn insert(
     connection: &mut PgConnection,
-    columns: &Columns,
+    columns: &Columns<'_>,
     terms: Terms,
 ) -> Result<Inserted, Fault> {
     let Columns { tenants, keys, events, deliveries } = columns;
@@ -404,7 +405,7 @@ fn after_commit(error: StoreError) -> StoreError {
 }
 
 impl PostgresStore {
-    async fn insert_batch(&self, columns: &Columns, terms: Terms) -> Result<Inserted, Failed> {
+    async fn insert_batch(&self, columns: &Columns<'_>, terms: Terms) -> Result<Inserted, Failed> {
         statement!(self.pools, accept, Phase::Commit, |connection| insert(connection, columns, terms))
     }
 }

@@ -65,6 +65,8 @@ SELECT (SELECT count(*) FROM woken) AS woken,
                  AND (d.id IN (SELECT id FROM picked)) IS NOT TRUE) AS more,
        set_config('synchronous_commit', 'off', true) AS asynchronous";
 
+/// A cancellation is the newest record of its delivery, also where the process that made the last attempt took its
+/// clock to be a little ahead.
 macro_rules! cancel_rows {
     ($name:literal, $which:literal) => {
         concat!(
@@ -77,12 +79,12 @@ WITH doomed AS MATERIALIZED (
             " LIMIT $1 FOR UPDATE SKIP LOCKED
 ), gone AS (
   DELETE FROM pombo.delivery AS d WHERE d.id = ANY (ARRAY(SELECT id FROM doomed))
-  RETURNING d.id, d.event_id, d.event_at, d.endpoint_id, d.tenant_id, d.type, d.gen
+  RETURNING d.id, d.event_id, d.event_at, d.endpoint_id, d.tenant_id, d.type, d.gen, d.last_at
 ), recorded AS (
   INSERT INTO pombo.attempt (delivery_id, started_at, event_id, event_at, endpoint_id, tenant_id, type, n, gen,
                              message, duration_us, response_truncated, settles, late, manual, retryable,
                              session, delivery_created_at)
-  SELECT id, clock_timestamp(), event_id, event_at, endpoint_id, tenant_id, type, 0, gen,
+  SELECT id, greatest(clock_timestamp(), last_at + interval '1 microsecond'), event_id, event_at, endpoint_id, tenant_id, type, 0, gen,
          'the endpoint was deleted', 0, false, 'cancelled', false, false, false, 0, event_at
   FROM gone RETURNING 1
 )
@@ -149,7 +151,8 @@ impl PostgresStore {
         let cancelled =
             statement!(self.pools, walk, Phase::Commit, |connection| cancel(connection, endpoint, limit));
         let Err(Failed::Partition(_)) = cancelled else { return cancelled };
-        self.make_days([Day::of(self.now().await?)]).await?;
+        let now = self.now().await?;
+        self.make_days([Day::of(now), Day::of(now).plus(1)]).await?;
         statement!(self.pools, walk, Phase::Commit, |connection| cancel(connection, endpoint, limit))
     }
 }

@@ -29,7 +29,7 @@ impl Day {
         Self(at.as_secs().div_euclid(SECONDS_PER_DAY))
     }
 
-    fn plus(self, days: u16) -> Self {
+    pub(crate) fn plus(self, days: u16) -> Self {
         Self(self.0 + i64::from(days))
     }
 

@@ -63,15 +63,17 @@ const HAS_BODY: &str = "-- pombo:has_body
 SELECT EXISTS (SELECT FROM pombo.event WHERE id = $1 AND created_at = $2)
     OR EXISTS (SELECT FROM pombo.kept_body WHERE event_id = $1)";
 
+/// The newest record of its delivery, also where the process that made the last attempt took its clock to be a little
+/// ahead.
 const CANCEL: &str = "-- pombo:cancel_delivery
 WITH gone AS (
   DELETE FROM pombo.delivery WHERE id = $1
-  RETURNING id, event_id, event_at, endpoint_id, tenant_id, type, gen
+  RETURNING id, event_id, event_at, endpoint_id, tenant_id, type, gen, last_at
 ), recorded AS (
   INSERT INTO pombo.attempt (delivery_id, started_at, event_id, event_at, endpoint_id, tenant_id, type, n, gen,
                              message, duration_us, response_truncated, settles, late, manual, retryable,
                              session, delivery_created_at)
-  SELECT id, clock_timestamp(), event_id, event_at, endpoint_id, tenant_id, type, 0, gen, $2, 0, false,
+  SELECT id, greatest(clock_timestamp(), last_at + interval '1 microsecond'), event_id, event_at, endpoint_id, tenant_id, type, 0, gen, $2, 0, false,
          'cancelled', false, false, false, 0, event_at
   FROM gone
 )
@@ -243,7 +245,7 @@ impl People for PostgresStore {
         let mut cancelled = self.cancel_one(id, actor).await;
         if let Err(Failed::Partition(_)) = cancelled {
             let now: Timestamp = self.now().await?;
-            self.make_days([Day::of(now)]).await?;
+            self.make_days([Day::of(now), Day::of(now).plus(1)]).await?;
             cancelled = self.cancel_one(id, actor).await;
         }
         Ok(cancelled?)

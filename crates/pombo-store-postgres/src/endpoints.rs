@@ -27,6 +27,8 @@ use crate::time::At;
 
 mod catalog;
 
+pub(crate) use catalog::sealed;
+
 const NEXT_VERSION: &str = "-- pombo:next_config_version
 UPDATE pombo.config SET version = version + 1 WHERE one RETURNING version";
 

@@ -78,8 +78,10 @@ SELECT (SELECT max(version) FROM pombo.migration) AS version,
 pub(crate) async fn migrate(store: &PostgresStore) -> Result<i32, StoreError> {
     let mut pools = store.pools.clone();
     pools.silence = std::time::Duration::from_secs(660);
-    transaction!(pools, read, Durability::Synchronous, |connection| bring_up(connection))
-        .map_err(StoreError::from)
+    let version: i32 = transaction!(pools, read, Durability::Synchronous, |connection| bring_up(connection))?;
+    // The first events need not be the ones that make their day.
+    store.make_days_ahead(1).await?;
+    Ok(version)
 }
 
 async fn bring_up(connection: &mut PgConnection) -> Result<i32, Fault> {

@@ -28,7 +28,9 @@ use crate::time::At;
 /// belongs to a transaction that began to write before that snapshot, or is about to.
 pub(crate) const FENCE: &str = "-- pombo:relay_fence
 WITH held AS MATERIALIZED (
-  SELECT 1 FROM pombo.lease WHERE name = $1 AND holder = $2 AND epoch = $3 FOR SHARE
+  SELECT 1 FROM pombo.lease AS l WHERE l.name = $1 AND l.holder = $2 AND l.epoch = $3
+    AND EXISTS (SELECT FROM pombo.session AS s WHERE s.id = $2 AND s.state = 'live')
+  FOR SHARE OF l
 )
 SELECT EXISTS (SELECT FROM held) AS held, c.version AS config_version,
        CASE WHEN s.is_called THEN s.last_value ELSE 0 END AS seq_high, clock_timestamp() AS now

@@ -1,6 +1,7 @@
 //! Days of history (docs/protocol.md T7): made ahead, or by the insert that finds none.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use pombo_domain::clock::Timestamp;
 use pombo_store::StoreError;
@@ -16,6 +17,10 @@ const LOCK_PARTITIONS: i32 = 2;
 const SECONDS_PER_DAY: i64 = 86_400;
 /// Days since 1970 between which partitions are made: 1970 to 9999. A bound, not a policy.
 const DAYS: std::ops::Range<i64> = 0..2_932_897;
+
+/// Most times that a day is begun, and the wait in between.
+const TRIES_MAX: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Tables of history, one partition per day each.
 const TABLES: [&str; 2] = ["event", "attempt"];
@@ -48,11 +53,24 @@ impl PostgresStore {
     pub(crate) async fn make_days(&self, days: impl IntoIterator<Item = Day>) -> Result<(), StoreError> {
         let days: BTreeSet<Day> = days.into_iter().filter(|day| DAYS.contains(&day.0)).collect();
         for day in days {
-            // A transaction for each day: the locks it takes stop nobody for longer than that.
-            transaction!(self.pools, walk, Durability::Synchronous, |connection| make_day(connection, day))
-                .map_err(StoreError::from)?;
+            self.make_one(day).await?;
         }
         Ok(())
+    }
+
+    /// A transaction for each day: the locks it takes stop nobody for longer than that. Who holds them up is
+    /// given a few chances to get out of the way.
+    async fn make_one(&self, day: Day) -> Result<(), StoreError> {
+        for _ in 1..TRIES_MAX {
+            let made = transaction!(self.pools, walk, Durability::Synchronous, |connection| make_day(
+                connection, day
+            ));
+            match made.map_err(StoreError::from) {
+                Err(StoreError::Busy(_)) => tokio::time::sleep(PAUSE).await,
+                made => return made,
+            }
+        }
+        Ok(transaction!(self.pools, walk, Durability::Synchronous, |connection| make_day(connection, day))?)
     }
 
     /// The database's clock.

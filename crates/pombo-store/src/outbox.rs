@@ -112,7 +112,8 @@ pub struct RelayMark {
 }
 
 /// Turns rows into a plan. Called inside the transaction, at most once per call of [`Outbox::relay`] that
-/// commits (it may be called again when the transaction is repeated after a serialization failure).
+/// commits (it may be called again when the transaction is repeated after a serialization failure, or because a day
+/// of history had to be made).
 pub type Planner<'a> = &'a mut (dyn FnMut(&[OutboxRow]) -> RelayPlan + Send);
 
 /// A row that was set aside.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use pombo_domain::id::EndpointId;
+use pombo_store::StoreError;
 use pombo_store::endpoints::{CatalogChanges, CatalogEndpoint, EndpointSecret};
 use pombo_store::keyring::{Keyring, Place};
 use sqlx::{PgConnection, Row};
@@ -67,6 +68,27 @@ pub(super) async fn changes(
     // Deleted between two of these statements: news of the next version.
     changed.retain(|entry| !entry.secrets.is_empty());
     Ok(CatalogChanges { version, changed, deleted: deleted.into_iter().map(EndpointId).collect() })
+}
+
+/// Endpoints with something that this installation's master key does not open.
+pub(crate) async fn sealed(
+    connection: &mut PgConnection,
+    keyring: &Keyring,
+) -> Result<Vec<EndpointId>, Fault> {
+    let rows = sqlx::query(CHANGED).bind(0_i64).fetch_all(&mut *connection).await?;
+    let mut closed = Vec::new();
+    for row in &rows {
+        let id = EndpointId(row.try_get("id")?);
+        let opened = match rows::endpoint(row, keyring) {
+            Ok(_) => secrets(connection, keyring, &[id.0]).await.map(drop),
+            Err(fault) => Err(fault),
+        };
+        match opened {
+            Err(Fault::Store(StoreError::Sealed { .. })) => closed.push(id),
+            opened => opened?,
+        }
+    }
+    Ok(closed)
 }
 
 /// Secrets that sign, by endpoint, the current one first.

@@ -160,3 +160,22 @@ async fn publish_rolls_back_with_the_transaction_and_takes_every_option() {
     assert!(row.get::<&str, _>(2).starts_with("2030-01-01"));
     assert_eq!(row.get::<&str, _>(3), "ep_x");
 }
+
+/// T7: a day is made while others read and write, and whoever holds it up does not hold up everybody.
+#[tokio::test]
+async fn day_is_made_beside_an_open_transaction_that_reads_and_writes_history() {
+    let temp = Temp::create().await;
+    let store = temp.store().await;
+    let session = scene::open_session(&*store, scene::LONG).await;
+    let scene = Scene { store, session };
+    let endpoint = scene.endpoint("acme").await;
+    scene.delivered(&endpoint).await;
+    let mut other = temp.prompt().await;
+    other
+        .execute("BEGIN; SELECT count(*) FROM pombo.event; UPDATE pombo.event SET targets = NULL")
+        .await
+        .expect("it reads and writes");
+    let ahead = tokio::time::timeout(std::time::Duration::from_secs(5), scene.store.prepare_partitions(3));
+    ahead.await.expect("it waits for nobody").expect("it is made");
+    other.execute("ROLLBACK").await.expect("rolled back");
+}

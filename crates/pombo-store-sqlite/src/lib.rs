@@ -21,6 +21,8 @@ mod migrate;
 mod outbox;
 mod parking;
 mod people;
+#[cfg(test)]
+mod plans;
 mod readers;
 mod reading;
 mod rows;
@@ -59,6 +61,9 @@ pub struct SqliteConfig {
     pub busy_timeout: Duration,
     /// Connections that read at the same time, at least 1.
     pub readers: u32,
+    /// A quota: the largest the file may grow, in pages of 4 KiB (a file made elsewhere may have others).
+    /// Reaching it is [`StoreError::Full`], as a full disk is. `None`: as large as the disk.
+    pub pages_max: Option<u32>,
 }
 
 impl SqliteConfig {
@@ -70,6 +75,7 @@ impl SqliteConfig {
             client_key_ttl: limits::CLIENT_KEY_TTL,
             busy_timeout: Duration::from_secs(5),
             readers: 4,
+            pages_max: None,
         }
     }
 }
@@ -104,7 +110,7 @@ impl SqliteStore {
         let lock = FileLock::take(&config.path)?;
         file::create(&config.path)?;
         let connection = file::connect(&config, Access::Write)?;
-        file::set_up_writing(&connection, &config.path)?;
+        file::set_up_writing(&connection, &config)?;
         sessions::bury_earlier(&connection).map_err(StoreError::from)?;
         let writer = Writer::start(connection, &config)?;
         Ok(Arc::new(Self::assemble(config, Some(writer), Some(lock))))

@@ -132,13 +132,11 @@ impl Thread {
 
     fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         while let Some(first) = queue.blocking_recv() {
-            let began = Instant::now();
             self.transact(first, &mut queue);
             self.look_for_others();
             self.bound_the_wal();
             if self.is_shared() {
-                // As long as we had it, within bounds: an application finds it free at every other look.
-                thread::sleep(began.elapsed().clamp(LEAVE_FREE, 4 * LEAVE_FREE));
+                thread::sleep(LEAVE_FREE);
             }
         }
     }

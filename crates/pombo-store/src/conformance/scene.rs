@@ -1,7 +1,6 @@
 //! What most cases begin with: an open store, a live session, an endpoint, an accepted event.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -146,11 +145,9 @@ pub fn deliver_to(new: &mut NewEvent, endpoint_id: EndpointId, placement: Placem
 }
 
 impl Scene {
-    /// The database's clock. Distinct for every call, so that started attempts never share an instant.
+    /// The database's clock.
     pub async fn now(&self) -> Timestamp {
-        static CALLS: AtomicU64 = AtomicU64::new(0);
-        let claimed = self.claim_of(Vec::new(), None, 1).await;
-        claimed.now.plus(Duration::from_micros(CALLS.fetch_add(1, Ordering::Relaxed) % 1000))
+        self.claim_of(Vec::new(), None, 1).await.now
     }
 
     /// The version of the configuration.
@@ -196,6 +193,14 @@ impl Scene {
         let event = new.event.clone();
         assert_eq!(self.accept(vec![new]).await, [AcceptResult::Created]);
         Sent { event, id, endpoint: endpoint.id, token: Token { id, owner: self.session, generation: 1 } }
+    }
+
+    /// How to settle a delivery of a new event that is to be born claimed.
+    pub fn born(&self, new: &NewEvent, id: DeliveryId) -> Sent {
+        let delivery =
+            new.deliveries.iter().find(|delivery| delivery.id == id).expect("a delivery of the event");
+        let token = Token { id, owner: self.session, generation: 1 };
+        Sent { event: new.event.clone(), id, endpoint: delivery.endpoint_id, token }
     }
 
     /// Claims from every shard.

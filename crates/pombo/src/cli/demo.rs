@@ -245,7 +245,10 @@ impl Story {
         self.pombo.kill().await?;
         self.receiver.set_mood(Mood::Healthy);
         // The bound (docs/protocol.md): a copy that the receiver took and Pombo could not record will be sent
-        // again. Both sides stand still now, so it can be counted exactly.
+        // again. Once the receiver has read what lay in its sockets both sides stand still, so it can be
+        // counted exactly.
+        let receiver = &self.receiver;
+        wait("the receiver to read what was sent before the kill", || receiver.is_quiet()).await?;
         self.duplicates_allowed = self.receiver.copies().saturating_sub(self.shop.recorded_deliveries()?);
         let missing = self.shop.committed() - self.receiver.distinct();
         teller
@@ -282,7 +285,7 @@ impl Story {
     }
 
     async fn account(&mut self, teller: &Teller) -> Outcome<Summary> {
-        let check_is_clean = self.pombo.check().await?;
+        let (check_is_clean, check_said) = self.pombo.check().await?;
         let counts = self.receiver.compare(self.shop.orders());
         let summary = Summary {
             orders_committed: self.shop.committed(),
@@ -315,6 +318,9 @@ impl Story {
             "pombo check           {:>5}",
             if check_is_clean { "clean" } else { "NOT clean" }
         ))?;
+        if !check_is_clean {
+            teller.detail(&check_said)?;
+        }
         Ok(summary)
     }
 

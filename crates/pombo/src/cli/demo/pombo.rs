@@ -82,19 +82,19 @@ impl Pombo {
         self.call(Method::POST, path, body.to_string().into()).await
     }
 
-    /// `pombo check` on the database, beside the running server.
-    pub(super) async fn check(&self) -> Outcome<bool> {
-        let status = command()?
+    /// `pombo check` on the database, beside the running server: whether it is clean, and what it said.
+    pub(super) async fn check(&self) -> Outcome<(bool, String)> {
+        let output = command()?
             .args(["check", "--database"])
             .arg(&self.database)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
+            .output()
             .await
             .context("cannot run `pombo check`")
             .map_err(Failure::Failed)?;
-        Ok(status.success())
+        let said =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).trim().to_owned());
+        Ok((output.status.success(), said.join("\n")))
     }
 
     /// The end of what the child logged.

@@ -41,6 +41,7 @@ struct State {
     verified: AtomicU64,
     bad: AtomicU64,
     refused: AtomicU64,
+    open: AtomicU64,
 }
 
 /// The receiver.
@@ -100,6 +101,11 @@ impl Receiver {
         self.state.bad.load(Ordering::Relaxed)
     }
 
+    /// Whether no connection is open, and so no request is being read.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.state.open.load(Ordering::Acquire) == 0
+    }
+
     /// Copies taken, repetitions included.
     pub(super) fn copies(&self) -> u32 {
         self.state.received.lock().expect("nobody panics with the lock").values().sum()
@@ -125,12 +131,14 @@ impl Receiver {
 async fn accept(listener: TcpListener, state: Arc<State>) {
     while let Ok((stream, _)) = listener.accept().await {
         let state = Arc::clone(&state);
+        state.open.fetch_add(1, Ordering::AcqRel);
         tokio::spawn(async move {
-            let service = service_fn(move |request| answer(Arc::clone(&state), request));
+            let service = service_fn(|request| answer(Arc::clone(&state), request));
             // A connection that breaks (Pombo is killed in this story) is its own end.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
+            state.open.fetch_sub(1, Ordering::AcqRel);
         });
     }
 }

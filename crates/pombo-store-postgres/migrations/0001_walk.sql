@@ -35,6 +35,8 @@ CREATE TABLE pombo.endpoint (
     retry               json,
     timeout_ms          integer CHECK (timeout_ms > 0),
     max_concurrency     smallint NOT NULL CHECK (max_concurrency > 0),
+    ordered             boolean NOT NULL DEFAULT false,
+    on_dead             text NOT NULL DEFAULT 'skip' CHECK (on_dead IN ('skip', 'block')),
     retry_client_errors boolean NOT NULL,
     store_responses     text NOT NULL CHECK (store_responses IN ('failures', 'all', 'none')),
     metadata            json NOT NULL,
@@ -51,6 +53,8 @@ CREATE INDEX endpoint_by_tenant ON pombo.endpoint (tenant_id, created_at, id) WH
 CREATE INDEX endpoint_by_age ON pombo.endpoint (created_at, id) WHERE deleted_at IS NULL;
 CREATE INDEX endpoint_by_version ON pombo.endpoint (version);
 COMMENT ON TABLE pombo.endpoint IS 'Where events go. Deleted ones stay, marked, so that other processes learn of it (P3).';
+COMMENT ON COLUMN pombo.endpoint.ordered IS 'One delivery at a time per ordering key, in accepted order.';
+COMMENT ON COLUMN pombo.endpoint.on_dead IS 'What a dead delivery does to its ordering key: skip it, or block the key.';
 COMMENT ON COLUMN pombo.endpoint.event_types IS 'Patterns subscribed to; NULL: every type of the application.';
 COMMENT ON COLUMN pombo.endpoint.header_values IS 'Sealed, bound to the endpoint''s id; same order as header_names.';
 COMMENT ON COLUMN pombo.endpoint.retry IS 'Retry policy as in the API reference; NULL: the installation''s.';

@@ -188,7 +188,7 @@ fn hold(tx: &Tx<'_>, endpoint: EndpointId, until: Timestamp) -> Result<(), Fault
         tx,
         "-- pombo:hold\n\
          INSERT INTO pombo_endpoint_state (endpoint_id, hold_until) VALUES (?1, ?2)\n\
-         ON CONFLICT (endpoint_id) DO UPDATE SET hold_until = max(hold_until, excluded.hold_until)",
+         ON CONFLICT (endpoint_id) DO UPDATE SET hold_until = max(coalesce(hold_until, 0), excluded.hold_until)",
         params![endpoint.0.as_bytes(), until.as_micros()],
     )?;
     Ok(())

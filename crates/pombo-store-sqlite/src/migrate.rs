@@ -11,7 +11,7 @@ use crate::rows;
 use crate::{SqliteStore, Tx};
 
 /// Every step, in order; the first makes version 1.
-const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_initial.sql")];
+const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_walk.sql")];
 
 /// The version this binary knows.
 const WANTED: i32 = MIGRATIONS.len() as i32;

@@ -72,7 +72,7 @@ fn statements(source: &str) -> Vec<(String, String)> {
 
 fn database() -> Connection {
     let connection = Connection::open_in_memory().expect("SQLite opens");
-    connection.execute_batch(include_str!("migrations/0001_initial.sql")).expect("the schema is made");
+    connection.execute_batch(include_str!("migrations/0001_walk.sql")).expect("the schema is made");
     let version =
         "CREATE TABLE pombo_schema_version (version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL)";
     connection.execute_batch(version).expect("the version table is made");

@@ -176,6 +176,8 @@ CREATE TABLE pombo_endpoint (
     retry               TEXT,               -- JSON of the policy; NULL for the installation's
     timeout             INTEGER,            -- microseconds; NULL for the installation's
     max_concurrency     INTEGER NOT NULL,
+    ordered             INTEGER NOT NULL DEFAULT 0 CHECK (ordered IN (0, 1)), -- one at a time per ordering key
+    on_dead             TEXT NOT NULL DEFAULT 'skip' CHECK (on_dead IN ('skip', 'block')), -- of an ordered key
     retry_client_errors INTEGER NOT NULL CHECK (retry_client_errors IN (0, 1)),
     store_responses     TEXT NOT NULL CHECK (store_responses IN ('failures', 'all', 'none')),
     metadata            TEXT NOT NULL,      -- a JSON object
@@ -192,8 +194,15 @@ CREATE INDEX pombo_endpoint_by_tenant ON pombo_endpoint (tenant_id, created_at, 
 
 -- What moves by itself.
 CREATE TABLE pombo_endpoint_state (
-    endpoint_id BLOB PRIMARY KEY,
-    hold_until  INTEGER NOT NULL            -- no attempt before (Retry-After)
+    endpoint_id      BLOB PRIMARY KEY,
+    circuit          TEXT NOT NULL DEFAULT 'closed' CHECK (circuit IN ('closed', 'open')),
+    circuit_until    INTEGER,               -- when an open circuit sends its next probe
+    slow_start       INTEGER NOT NULL DEFAULT 0 CHECK (slow_start >= 0), -- may wake at once; 0: no limit
+    hold_until       INTEGER,               -- no attempt before (Retry-After)
+    first_failure_at INTEGER,               -- begin of the present run of failures
+    failures_in_row  INTEGER NOT NULL DEFAULT 0 CHECK (failures_in_row >= 0),
+    dead_in_row      INTEGER NOT NULL DEFAULT 0 CHECK (dead_in_row >= 0),
+    CHECK ((circuit = 'open') = (circuit_until IS NOT NULL))
 ) WITHOUT ROWID;
 
 CREATE TABLE pombo_secret (

@@ -47,17 +47,35 @@ pub(super) async fn create(
     let mut changes = Changes::read(&mut fields, state.engine());
     let url = changes.url.take();
     let url = fields.require("url", url);
+    let own_secret = read_secret(&mut fields);
     let settings = url.and_then(|url| changes.create(url).map_err(|wrong| fields.note(wrong)).ok());
     fields.finish()?;
     // Every error was noted, so without one they are here.
     let settings =
         settings.ok_or_else(|| Problem::internal("settings were read neither well nor with an error"))?;
-    let (id, secret) = (EndpointId::new(state.engine().now(), rand::random()), new_secret());
+    let id = EndpointId::new(state.engine().now(), rand::random());
+    let secret = own_secret.unwrap_or_else(new_secret);
     let new = NewEndpoint { id, tenant: caller.tenant_for(tenant)?, settings, secret: secret.clone() };
     let endpoint = state.store().create_endpoint(new, &caller.actor(None)).await?;
     state.engine().configuration_changed();
     let created = EndpointCreated { endpoint: show::endpoint(endpoint), secret: secret.expose().to_owned() };
     Ok((StatusCode::CREATED, Json(created)).into_response())
+}
+
+/// A secret of the caller's own, as when receivers move here and keep the one they know.
+fn read_secret(fields: &mut Fields<'_>) -> Option<SecretText> {
+    let text = fields.text("secret")?;
+    match SigningSecret::parse(&text) {
+        Ok(secret) => Some(SecretText::new(secret.as_shown().to_owned())),
+        Err(error) => {
+            fields.error(
+                "secret",
+                "invalid",
+                format!("must be `whsec_` and 24 to 64 bytes in base64: {error}"),
+            );
+            None
+        }
+    }
 }
 
 fn new_secret() -> SecretText {

@@ -20,6 +20,10 @@ pub struct EndpointCreate {
     /// Where to.
     #[schema(example = "https://example.com/hooks")]
     pub url: String,
+    /// A signing secret of your own; made where it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD")]
+    pub secret: Option<String>,
     /// Everything else.
     #[serde(flatten)]
     pub settings: EndpointSettings,

@@ -149,6 +149,15 @@ async fn a_test_answers_with_the_attempt() {
 }
 
 #[tokio::test]
+async fn a_secret_of_the_caller_s_own_is_kept() {
+    let service = Service::start().await;
+    let own = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+    let id = service.endpoint("/h", json!({ "secret": own })).await;
+    let shown = service.client.get(&format!("/v1/endpoints/{id}/secret")).await.expect(200);
+    assert_eq!(shown["secret"], own);
+}
+
+#[tokio::test]
 async fn secrets_are_rotated_and_looking_at_them_is_audited() {
     let service = Service::start().await;
     let id = service.endpoint("/h", json!({"tenant": "acme"})).await;

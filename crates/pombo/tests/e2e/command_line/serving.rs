@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use pombo_testkit::receiver::{Answer, Receiver, Script};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr};
@@ -74,10 +75,18 @@ impl Serving {
         Typed::words(words.iter().copied().chain(["--database", &database])).run().await
     }
 
-    /// SIGTERM, and everything that it still said.
-    pub(super) async fn stop(mut self) -> (Option<i32>, Vec<String>, TempDir) {
+    fn terminate(&self) {
         let pid = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it runs");
         kill_process(pid, Signal::TERM).expect("it can be signalled");
+    }
+
+    /// SIGTERM, and everything that it still said.
+    pub(super) async fn stop(self) -> (Option<i32>, Vec<String>, TempDir) {
+        self.terminate();
+        self.ended().await
+    }
+
+    async fn ended(mut self) -> (Option<i32>, Vec<String>, TempDir) {
         let mut rest = Vec::new();
         while let Some(line) =
             timeout(LIMIT, self.stderr.next_line()).await.expect("in time").expect("readable")
@@ -227,5 +236,77 @@ async fn logs_are_json_where_that_is_set() {
 async fn a_process_without_role_api_answers_only_about_its_health() {
     let server = Serving::start("--dev --roles relay,deliver").await;
     server.run(&["events", "list"]).await.fails(1, "there is no route /v1/events");
+    assert_eq!(server.stop().await.0, Some(0));
+}
+
+#[tokio::test]
+async fn a_stop_finishes_what_is_in_flight_and_writes_it_down() {
+    let receiver = Receiver::start().await.expect("a port is free");
+    receiver.script("/a", Script::always(Answer::status(200).after(Duration::from_secs(1))));
+    let server = Serving::start("--dev").await;
+    server.run(&["endpoints", "create", &receiver.url("/a")]).await.succeeds();
+    server.run(&["send", "x"]).await.succeeds();
+    receiver.wait_for(LIMIT, |hits| hits.len() == 1).await.expect("the attempt is in flight");
+    let (code, rest, directory) = server.stop().await;
+    assert_eq!(code, Some(0), "{rest:?}");
+    let file = directory.path().join("pombo.db");
+    let ended = Typed::words(["check", "--database", &format!("sqlite:{}", file.display())]).run().await;
+    assert!(ended.succeeds().starts_with("1 events, 0 live deliveries, 1 settled"), "{ended:?}");
+    assert_eq!(receiver.hits().len(), 1);
+}
+
+#[tokio::test]
+async fn a_second_signal_stops_at_once() {
+    let receiver = Receiver::start().await.expect("a port is free");
+    receiver.script("/a", Script::always(Answer::never()));
+    let mut server = Serving::start("--dev").await;
+    server.run(&["endpoints", "create", &receiver.url("/a")]).await.succeeds();
+    server.run(&["send", "x"]).await.succeeds();
+    receiver.wait_for(LIMIT, |hits| hits.len() == 1).await.expect("the attempt is in flight");
+    server.terminate();
+    loop {
+        let line = timeout(LIMIT, server.stderr.next_line()).await.expect("in time").expect("readable");
+        if line.expect("it goes on").contains("SIGTERM: stopping") {
+            break;
+        }
+    }
+    let started = Instant::now();
+    server.terminate();
+    let (code, rest, _) = server.ended().await;
+    assert_eq!(code, Some(1), "{rest:?}");
+    // The attempt had most of its 10 s left.
+    assert!(started.elapsed() < Duration::from_secs(5), "{rest:?}");
+}
+
+#[tokio::test]
+async fn listen_registers_with_a_secret_of_its_own() {
+    let server = Serving::start("--dev").await;
+    let secret = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+    let words = ["listen", "--register", "--types", "order.*", "--secret", secret, "--json"];
+    let mut typed = server.typed(&words);
+    typed.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut listening = typed.command.spawn().expect("the program can be started");
+    let mut stderr = BufReader::new(listening.stderr.take().expect("stderr is piped")).lines();
+    let mut stdout = BufReader::new(listening.stdout.take().expect("stdout is piped")).lines();
+    loop {
+        let line = timeout(LIMIT, stderr.next_line()).await.expect("in time").expect("readable");
+        if line.expect("it goes on").starts_with("registered as ep_") {
+            break;
+        }
+    }
+    server.run(&["send", "order.paid", "--wait", "20s"]).await.succeeds();
+    let shown =
+        timeout(LIMIT, stdout.next_line()).await.expect("in time").expect("readable").expect("a request");
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(
+        shown["signatures"],
+        json!([{"style": "standard", "ok": true}, {"style": "x-webhook", "ok": true}])
+    );
+    let pid = listening.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it runs");
+    kill_process(pid, Signal::TERM).expect("it can be signalled");
+    let ended = timeout(LIMIT, listening.wait()).await.expect("in time").expect("it ends");
+    assert!(ended.success());
+    let left = server.json(&["endpoints", "list"]).await;
+    assert_eq!(left["data"], json!([]), "the endpoint goes with the receiver");
     assert_eq!(server.stop().await.0, Some(0));
 }

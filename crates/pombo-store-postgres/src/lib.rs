@@ -47,7 +47,8 @@ pub enum Pooling {
     #[default]
     Session,
     /// A pooler that hands out connections per transaction, such as PgBouncer: no settings at the start of a
-    /// connection and no prepared statements are used.
+    /// connection and no prepared statements are used, and every statement stands in a transaction, which costs
+    /// two more round trips each.
     Transaction,
 }
 

@@ -8,8 +8,8 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool, Postgres};
 
-use crate::PostgresConfig;
 use crate::error::{self, Fault, Phase, Verdict};
+use crate::{Pooling, PostgresConfig};
 
 /// Most runs of a statement or transaction that meets serialization failures or deadlocks.
 const TRIES_MAX: u32 = 5;
@@ -25,6 +25,8 @@ pub(crate) struct Pools {
     pub(crate) read: PgPool,
     /// How long this side waits for an answer before it gives a connection up.
     pub(crate) silence: Duration,
+    /// Whether even a single statement needs a transaction around it, see [`crate::Pooling::Transaction`].
+    pub(crate) wrap: bool,
     begin_synchronous: Arc<str>,
     begin_asynchronous: Arc<str>,
     begin_claiming: Arc<str>,
@@ -49,6 +51,7 @@ impl Pools {
             session: pool(1),
             read: pool(config.read_connections),
             silence: limits.statement + Duration::from_secs(5),
+            wrap: config.pooling == Pooling::Transaction,
             begin_synchronous: Durability::Synchronous.begin(limits).into(),
             begin_asynchronous: Durability::Asynchronous.begin(limits).into(),
             begin_claiming: Durability::Claiming.begin(limits).into(),
@@ -84,7 +87,7 @@ pub(crate) enum Durability {
 }
 
 /// What [`Durability::Claiming`] forbids the planner.
-pub(crate) const INDEXES_ONLY: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
+pub(crate) const INDEXES_ONLY: &str = "SET LOCAL jit = off; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
      SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off";
 
 impl Durability {
@@ -102,7 +105,7 @@ impl Durability {
         };
         let plans = if self == Self::Claiming { INDEXES_ONLY } else { "" };
         format!(
-            "BEGIN; SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {}; \
+            "BEGIN; SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {}; SET LOCAL jit = off; \
              SET LOCAL idle_in_transaction_session_timeout = {}; {commit}; {plans}",
             limits.lock.as_millis(),
             limits.statement.as_millis(),
@@ -138,6 +141,9 @@ impl Limits {
             ("statement_timeout", millis(self.statement)),
             ("lock_timeout", millis(self.lock)),
             ("idle_in_transaction_session_timeout", millis(self.idle_in_transaction)),
+            // Compiling pays for reports. A plan that the planner finds dear, rightly or because it was forbidden
+            // the cheap one, takes two seconds to compile and twenty milliseconds to run.
+            ("jit", "off".to_owned()),
             // The server notices a process that vanished, and gives its locks free.
             ("tcp_keepalives_idle", "10".to_owned()),
             ("tcp_keepalives_interval", "5".to_owned()),
@@ -236,13 +242,26 @@ macro_rules! statement {
                 Ok(held) => held,
                 Err(error) => break Err($crate::pool::Failed::Store(error)),
             };
-            let result = {
+            let result = tokio::time::timeout($pools.silence, async {
+                // A statement is parsed in one message and run in the next; a pooler may send the two to different
+                // servers unless a transaction holds them together.
+                if $pools.wrap {
+                    let begin = $pools.begin($crate::pool::Durability::Synchronous);
+                    let mut open = sqlx::Connection::begin_with(&mut *held, begin).await?;
+                    let value = {
+                        let $connection: &mut sqlx::PgConnection = &mut open;
+                        $body.await?
+                    };
+                    open.commit().await?;
+                    return Ok::<_, $crate::error::Fault>(value);
+                }
                 let $connection: &mut sqlx::PgConnection = &mut held;
-                tokio::time::timeout($pools.silence, $body).await
-            };
+                $body.await.map_err($crate::error::Fault::from)
+            })
+            .await;
             let fault = match result {
                 Ok(Ok(value)) => break Ok(value),
-                Ok(Err(error)) => $crate::error::Fault::from(error),
+                Ok(Err(fault)) => fault,
                 Err(_) => $crate::error::Fault::Silent($pools.silence),
             };
             match runs.judge(fault, $phase, &mut held) {

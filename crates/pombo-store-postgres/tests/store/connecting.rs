@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use pombo_domain::secret::SecretText;
 use pombo_store::StoreError;
+use pombo_store::accept::Placement;
 use pombo_store::admin::{Admin as _, SchemaStatus};
+use pombo_store::conformance::scene;
+use pombo_store::reading::DeliveryFilter;
 use pombo_store_postgres::{Pooling, PostgresConfig, PostgresStore};
 use sqlx::{AssertSqlSafe, Executor};
 
@@ -91,14 +94,13 @@ async fn database_that_nobody_migrated_says_what_to_do() {
 
 /// S7: every limit that the server keeps for us is below the lease.
 #[tokio::test]
-async fn connections_carry_limits_below_the_lease_unless_a_pooler_stands_between() {
+async fn statements_run_under_limits_below_the_lease_with_and_without_a_pooler() {
     let temp = Temp::create().await;
-    for (pooling, limited) in [(Pooling::Session, true), (Pooling::Transaction, false)] {
+    for pooling in [Pooling::Session, Pooling::Transaction] {
         let config = PostgresConfig { pooling, lease_ttl: Duration::from_secs(9), ..temp.config() };
         let store = PostgresStore::connect(config).await.expect("opens");
         store.migrate().await.expect("the schema comes up");
         let mut prompt = temp.prompt().await;
-        // What a role sets for all of its connections stands behind what a connection asks for.
         prompt
             .execute("CREATE TABLE seen AS SELECT current_setting('statement_timeout') AS t LIMIT 0")
             .await
@@ -117,10 +119,28 @@ async fn connections_carry_limits_below_the_lease_unless_a_pooler_stands_between
         assert!(scene_session.0 > 0);
         let seen: String =
             sqlx::query_scalar("SELECT t FROM seen").fetch_one(&mut prompt).await.expect("it was seen");
-        assert_eq!(seen == "3s", limited, "{pooling:?}: {seen}");
+        assert_eq!(seen, "3s", "{pooling:?}");
         prompt
             .execute("DROP TRIGGER look ON pombo.session; DROP FUNCTION look(); DROP TABLE seen")
             .await
             .expect("gone");
     }
+}
+
+/// Everything works with statements that are never prepared by name and always in a transaction.
+#[tokio::test]
+async fn walk_goes_on_behind_a_pooler_that_hands_out_connections_per_transaction() {
+    let temp = Temp::create().await;
+    let config = PostgresConfig { pooling: Pooling::Transaction, ..temp.config() };
+    let store = PostgresStore::connect(config).await.expect("opens");
+    store.migrate().await.expect("the schema comes up");
+    let session = scene::open_session(&*store, scene::LONG).await;
+    let walk = scene::Scene { store, session };
+    let endpoint = walk.endpoint("acme").await;
+    walk.delivered(&endpoint).await;
+    walk.send(&endpoint, Placement::Due).await;
+    assert_eq!(walk.claim_one().await.attempts, 0);
+    let page = walk.store.deliveries(&DeliveryFilter::default(), scene::first(10)).await.expect("lists");
+    assert_eq!(page.items.len(), 2);
+    assert_eq!(walk.store.check().await.expect("checks").findings, []);
 }

@@ -47,7 +47,7 @@ async fn newer_schema_runs_an_older_binary_until_min_binary_forbids_it() {
 }
 
 #[tokio::test]
-async fn every_column_of_an_instant_or_counter_is_documented() {
+async fn every_table_says_what_it_is() {
     let temp = Temp::create().await;
     temp.store().await;
     let bare = temp

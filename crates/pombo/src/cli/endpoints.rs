@@ -73,13 +73,7 @@ enum EndpointsCommand {
     /// Stop sending; nothing is dropped
     Pause(ActArgs),
     /// Send again, the backlog first
-    Resume {
-        #[command(flatten)]
-        act: ActArgs,
-        /// Send pombo.test first, and resume only on a 2xx
-        #[arg(long)]
-        test: bool,
-    },
+    Resume(ActArgs),
     /// Send pombo.test now and show the attempt
     Test(IdArgs),
     /// Make a new signing secret; the old one signs too for a while
@@ -226,10 +220,7 @@ pub(crate) async fn run(args: EndpointsArgs, output: Output) -> Outcome {
         }
         EndpointsCommand::Delete(act) => delete(&client, &act, output).await,
         EndpointsCommand::Pause(act) => act_on(&client, &act, "pause", json!({}), output).await,
-        EndpointsCommand::Resume { act, test } => {
-            let test = test.then_some(true);
-            act_on(&client, &act, "resume", json!({ "test": test }), output).await
-        }
+        EndpointsCommand::Resume(act) => act_on(&client, &act, "resume", json!({}), output).await,
         EndpointsCommand::Test(id) => test(&client, &id, output).await,
         EndpointsCommand::RotateSecret { act, overlap } => {
             let overlap = overlap.map(|overlap| overlap.as_secs());

@@ -14,6 +14,7 @@ use pombo_domain::id::EndpointId;
 use pombo_domain::limits;
 use pombo_store::StoreError;
 use pombo_store::flush::{Change, FlushBatch, FlushItem, FlushResult};
+use pombo_store::sessions::Release;
 
 use crate::clock::BootTime;
 use crate::returns::let_go;
@@ -251,7 +252,13 @@ async fn finish(spine: &Spine, batch: &FlushBatch, results: &[Option<FlushResult
             continue;
         }
         count(spine, item, *result);
-        // A result that could not be stored leaves the row owned and unknown here: the audit releases it (S6).
+        if result.is_none() {
+            // Counted as a rescue, so that a result that can never be stored does not mean sending for ever (S4).
+            // If this fails too, the row is owned and unknown here, and the audit releases it (S6).
+            if let Err(error) = spine.store.release(&[item.token], Release::Rescue).await {
+                spine.note_error(&error);
+            }
+        }
         let_go(spine, item.token);
     }
     if !batch.disables.is_empty()

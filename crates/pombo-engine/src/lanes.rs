@@ -163,15 +163,6 @@ pub(crate) struct Displaced {
     pub(crate) due_at: Timestamp,
 }
 
-/// Which backlogs to wake now.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wakes {
-    /// Endpoints, with the room of their lanes.
-    pub(crate) now: Vec<(EndpointId, u32)>,
-    /// Whether to ask again soon, because rows are expected that may not come.
-    pub(crate) look_again: bool,
-}
-
 impl Lanes {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("nobody panics while holding the lanes")
@@ -300,21 +291,26 @@ impl Lanes {
         self.let_go(inner);
     }
 
-    /// Endpoints whose backlog should be woken now.
-    pub(crate) fn take_wakes(&self, now: Timestamp) -> Wakes {
+    /// Endpoints whose backlog should be woken now, with the room of their lanes.
+    pub(crate) fn take_wakes(&self, now: Timestamp) -> Vec<(EndpointId, u32)> {
         let mut inner = self.lock();
         inner.stop_expecting(now);
-        let mut wakes = Wakes { now: Vec::new(), look_again: !inner.expecting.is_empty() };
+        let mut wakes = Vec::new();
         for endpoint in std::mem::take(&mut inner.to_wake) {
             let Some(lane) = inner.lanes.get_mut(&endpoint) else { continue };
             if lane.hold_at(now).is_some() {
                 // It would wake only to be put off; the sweep asks again when the hold is over.
                 lane.is_waking = false;
             } else {
-                wakes.now.push((endpoint, lane.free() as u32));
+                wakes.push((endpoint, lane.free() as u32));
             }
         }
         wakes
+    }
+
+    /// Whether woken rows are expected, which may not come: [`Lanes::take_wakes`] should be asked again soon.
+    pub(crate) fn expects(&self) -> bool {
+        !self.lock().expecting.is_empty()
     }
 
     /// What a wake did: how many rows became due, and whether more are parked. `None` if it failed.

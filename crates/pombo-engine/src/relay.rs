@@ -156,9 +156,14 @@ impl Relay {
                 self.lease = None;
                 Ok(LEASE_EVERY)
             }
+            Err(StoreError::Rejected(cause)) => {
+                tracing::warn!(error = %cause, "The database refuses what was made of {} rows of the outbox.", batch.rows);
+                batch.forget(spine);
+                self.narrow();
+                Ok(BUSY)
+            }
             Err(error) => {
                 batch.forget(spine);
-                self.narrow(&error);
                 Err(error)
             }
         }
@@ -166,11 +171,10 @@ impl Relay {
 
     /// One row that the database refuses, though it passed every check, must not stop the others: the next
     /// transactions take fewer rows until it is alone, and then set it aside.
-    fn narrow(&mut self, error: &StoreError) {
-        if matches!(error, StoreError::Rejected(_)) {
-            self.refuses_next = self.limit == 1;
-            self.limit = (self.limit / 2).max(1);
-        }
+    fn narrow(&mut self) {
+        self.refuses_next = self.limit == 1;
+        self.limit = (self.limit / 2).max(1);
+        self.floor.void();
     }
 
     fn quiet_pause(&self) -> Duration {

@@ -113,7 +113,8 @@ async fn audit(spine: &Spine) -> Result<(), StoreError> {
         owned.into_iter().filter(|token| !spine.holdings.knows(*token)).collect()
     };
     for chunk in unknown.chunks(limits::SWEEP_ROWS_MAX as usize) {
-        let released = spine.store.release(chunk, Release::Rescue).await?;
+        // Not a rescue: this process lives, and has not tried to send them.
+        let released = spine.store.release(chunk, Release::HandBack).await?;
         if released > 0 {
             tracing::warn!(
                 "{released} deliveries were owned here and unknown (an answer to a commit was lost); they are released."
@@ -164,8 +165,7 @@ async fn upkeep(spine: &Spine) -> Result<(), StoreError> {
 pub(crate) async fn wake_loop(spine: Arc<Spine>) {
     let mut quietly = Quietly::default();
     loop {
-        let wakes = spine.lanes.take_wakes(spine.now());
-        for (endpoint, room) in wakes.now {
+        for (endpoint, room) in spine.lanes.take_wakes(spine.now()) {
             let result = wake(&spine, endpoint, room).await;
             if let Err(error) = &result {
                 spine.note_error(error);
@@ -177,7 +177,7 @@ pub(crate) async fn wake_loop(spine: Arc<Spine>) {
         }
         // A backlog whose rows all keep a later time is worked through in many wakes; this paces them.
         tokio::time::sleep(WAKE_PACE).await;
-        let longest = if wakes.look_again { LOOK_AGAIN } else { SWEEP_EVERY };
+        let longest = if spine.lanes.expects() { LOOK_AGAIN } else { SWEEP_EVERY };
         if spine.pause(&spine.lanes.wakes, longest).await {
             return;
         }

@@ -57,9 +57,9 @@ WITH awake AS MATERIALIZED (
   SET due_at = greatest(coalesce(nullif(d.not_before, 'infinity'), clock_timestamp()), clock_timestamp()),
       not_before = NULL
   WHERE d.id = ANY (ARRAY(SELECT id FROM picked)) AND d.due_at = 'infinity'
-  RETURNING 1
+  RETURNING d.due_at <= clock_timestamp() AS is_due
 )
-SELECT (SELECT count(*) FROM woken) AS woken,
+SELECT (SELECT count(*) FROM woken WHERE is_due) AS woken,
        EXISTS (SELECT FROM pombo.delivery AS d
                WHERE d.endpoint_id = $1 AND d.due_at = 'infinity'
                  AND (d.id IN (SELECT id FROM picked)) IS NOT TRUE) AS more,

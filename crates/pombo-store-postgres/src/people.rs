@@ -22,7 +22,8 @@ use crate::time::At;
 /// A row that was parked or already waits in somebody's mind keeps its time; any other keeps when it was due.
 const CLAIM: &str = "-- pombo:claim_manually
 UPDATE pombo.delivery AS d
-SET owner = $2, gen = d.gen + 1, not_before = d.due_at, due_at = NULL
+SET owner = $2, gen = d.gen + 1, due_at = NULL,
+    not_before = CASE WHEN d.due_at < 'infinity' THEN d.due_at ELSE coalesce(d.not_before, d.due_at) END
 WHERE d.id = $1 AND d.owner IS NULL
 RETURNING d.id, d.gen, d.event_id, d.event_at, d.type, d.endpoint_id, d.tenant_id, d.attempt, d.rescues,
           d.not_before";

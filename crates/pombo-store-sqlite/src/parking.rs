@@ -75,15 +75,18 @@ fn wake(tx: &Tx<'_>, wake: Wake) -> Result<Woken, Fault> {
     let more = parked.len() > wake.room as usize;
     let mut woken = 0;
     for id in parked.iter().take(wake.room as usize) {
-        woken += rows::change(
+        let due_at = rows::first(
             tx,
+            "delivery",
             "-- pombo:wake\n\
              UPDATE pombo_delivery SET due_at = max(coalesce(not_before, 0), ?2), not_before = NULL\n\
-             WHERE id = ?1 AND due_at = 9223372036854775807",
+             WHERE id = ?1 AND due_at = 9223372036854775807 RETURNING id, due_at",
             params![id.0.as_bytes(), tx.now.as_micros()],
+            |row| row.time(1, "due_at"),
         )?;
+        woken += u32::from(due_at.is_some_and(|due_at| due_at <= tx.now));
     }
-    Ok(Woken { woken: woken as u32, more })
+    Ok(Woken { woken, more })
 }
 
 impl SqliteStore {

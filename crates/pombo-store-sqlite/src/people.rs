@@ -214,7 +214,8 @@ fn claim_manually(
         tx,
         "delivery",
         "-- pombo:claim_manually\n\
-         UPDATE pombo_delivery SET owner = ?2, gen = gen + 1, not_before = due_at, due_at = NULL\n\
+         UPDATE pombo_delivery SET owner = ?2, gen = gen + 1, due_at = NULL,\n\
+             not_before = CASE WHEN due_at < 9223372036854775807 THEN due_at ELSE coalesce(not_before, due_at) END\n\
          WHERE id = ?1 AND owner IS NULL\n\
          RETURNING id, gen, event_id, event_at, type, endpoint_id, tenant_id, created_at, attempt, rescues, not_before",
         params![id.0.as_bytes(), session.0],

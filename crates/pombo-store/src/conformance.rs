@@ -222,6 +222,7 @@ macro_rules! conformance_suite {
             people,
             [
                 a_waiting_row_is_taken_by_a_person,
+                a_parked_row_taken_by_a_person_keeps_its_time,
                 only_an_unowned_live_row_is_taken,
                 a_failed_manual_attempt_leaves_the_schedule,
                 a_dead_letter_is_revived,

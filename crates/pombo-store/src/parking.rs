@@ -22,7 +22,8 @@ pub struct Unclaim {
 /// What waking an endpoint's backlog did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Woken {
-    /// Rows that became due.
+    /// Rows that are due now. Those that keep a later time are parked no more, but make no work yet, and are not
+    /// counted.
     pub woken: u32,
     /// Whether more are parked.
     pub more: bool,

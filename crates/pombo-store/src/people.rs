@@ -11,7 +11,7 @@ use crate::error::Result;
 /// What became of asking for a live delivery to be tried now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManualClaim {
-    /// Owned by the caller; `not_before` holds the time the schedule would have tried next (infinity where it was parked), so
+    /// Owned by the caller; `not_before` holds the time the schedule would have tried next (infinity where it was parked without one), so
     /// that a crash gives it back (M1).
     Claimed(ClaimedDelivery),
     /// A process is sending it.

@@ -15,6 +15,7 @@ use crate::endpoints::StatusChange;
 use crate::flush::{Change, FlushResult};
 use crate::people::{Cancellation, ManualClaim, Revival};
 use crate::reading::DeadFilter;
+use crate::sessions::Release;
 
 async fn take(scene: &Scene, id: DeliveryId) -> ClaimedDelivery {
     match scene.store.claim_manually(id, scene.session, &person()).await.expect("answers") {
@@ -49,6 +50,19 @@ pub async fn a_waiting_row_is_taken_by_a_person(database: &dyn Database) {
     assert!(claimed.token.generation > sent.token.generation);
     assert_eq!(scene.store.owned(scene.session).await.expect("reads"), [claimed.token]);
     assert_eq!(actions(&scene).await, ["delivery.retry"]);
+}
+
+/// M1: a row parked with a time to wait for keeps that time, not that it was parked.
+pub async fn a_parked_row_taken_by_a_person_keeps_its_time(database: &dyn Database) {
+    let scene = begin(database).await;
+    let endpoint = scene.endpoint("acme").await;
+    let later = scene.now().await.plus(Duration::from_secs(600));
+    let sent = scene.send(&endpoint, Placement::Parked { not_before: Some(later) }).await;
+    let claimed = take(&scene, sent.id).await;
+    assert_eq!(claimed.not_before, Some(later));
+    scene.store.release(&[claimed.token], Release::Rescue).await.expect("releases");
+    let record = scene.store.delivery(sent.id, None).await.expect("reads").expect("is there");
+    assert_eq!(record.due_at, Some(later));
 }
 
 /// M1: owned is refused, settled and unknown are not live; neither is audited.

@@ -283,7 +283,7 @@ impl EngineHandle {
     /// # Errors
     /// [`ActError::NotFound`], [`ActError::NotSending`] or [`ActError::Store`].
     pub async fn send_test(&self, endpoint: EndpointId) -> Result<Attempt, ActError> {
-        people::send_test(&self.spine, endpoint).await
+        self.noted(people::send_test(&self.spine, endpoint).await)
     }
 
     /// Tries a delivery now, by state: waiting or parked → one manual attempt whose failure leaves the schedule
@@ -292,7 +292,15 @@ impl EngineHandle {
     /// # Errors
     /// See [`ActError`].
     pub async fn retry(&self, id: DeliveryId, actor: &Actor, force: bool) -> Result<Retried, ActError> {
-        people::retry(&self.spine, id, actor, force).await
+        self.noted(people::retry(&self.spine, id, actor, force).await)
+    }
+
+    /// What a person met of the database's trouble is known to the walk too: a claim of unknown outcome is audited.
+    fn noted<T>(&self, result: Result<T, ActError>) -> Result<T, ActError> {
+        if let Err(ActError::Store(error)) = &result {
+            self.spine.note_error(error);
+        }
+        result
     }
 
     /// Tells the engine that this process changed an endpoint, so that the change acts at once here (elsewhere

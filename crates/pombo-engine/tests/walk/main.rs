@@ -6,6 +6,7 @@ mod faulty;
 mod outages;
 mod outbox;
 mod people;
+mod postgres;
 mod sending;
 mod stopping;
 mod walk;

@@ -68,7 +68,7 @@ async fn what_follows_a_claim_may_fail_without_losing_what_was_claimed() {
     let event = walk.publish(1).await;
     walk.hits("/a", 1).await;
     // The claim of the retry tells of a new configuration, which then cannot be loaded.
-    for _ in 0..20 {
+    for _ in 0..5 {
         walk.faults.next("catalog_changes", Fault::Unavailable);
     }
     let paused = walk.endpoint("/b").await;

@@ -43,7 +43,8 @@ pub(crate) struct Walk {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) faults: Arc<Faults>,
     pub(crate) receiver: Receiver,
-    pub(crate) database: TempSqlite,
+    /// The file, where it is one.
+    pub(crate) database: Option<TempSqlite>,
 }
 
 /// Settings under which failures are tried again soon.
@@ -87,12 +88,17 @@ impl Walk {
     pub(crate) async fn with(config: EngineConfig, egress: EgressConfig) -> Self {
         let database = TempSqlite::create();
         let file = SqliteConfig::new(database.path(), Arc::new(Keyring::new(&[7; 32])));
-        let store: Arc<dyn Store> = SqliteStore::open(file).expect("a database");
+        let store = SqliteStore::open(file).expect("a database");
+        Self { database: Some(database), ..Self::on(store, config, egress).await }
+    }
+
+    /// A walk over any database.
+    pub(crate) async fn on(store: Arc<dyn Store>, config: EngineConfig, egress: EgressConfig) -> Self {
         store.migrate().await.expect("migrated");
         let faults = Arc::new(Faults::default());
         let running = start_engine(&store, &faults, config, egress).await;
         let receiver = Receiver::start().await.expect("a receiver");
-        Self { engine: running.handle(), running, store, faults, receiver, database }
+        Self { engine: running.handle(), running, store, faults, receiver, database: None }
     }
 
     /// Makes an endpoint at the receiver's path, as the API would.
@@ -178,7 +184,8 @@ impl Walk {
 
     /// Runs one SQL statement beside the engine, as an application (or a disaster) would.
     pub(crate) fn execute(&self, sql: &str) -> usize {
-        let file = rusqlite::Connection::open(self.database.path()).expect("the file opens");
+        let file = rusqlite::Connection::open(self.database.as_ref().expect("a file").path())
+            .expect("the file opens");
         file.busy_timeout(LIMIT).expect("a timeout is set");
         file.execute(sql, ()).expect("the statement works")
     }
@@ -186,7 +193,7 @@ impl Walk {
     /// Waits until nothing is live, then proves that nothing is lost or doubled.
     pub(crate) async fn is_sound(&self) {
         let look = async || {
-            let report = self.store.check().await.expect("a check works");
+            let report = self.store.check().await.map_err(|error| error.to_string())?;
             if report.live == 0 { Ok(report) } else { Err(format!("{} are live", report.live)) }
         };
         let report = until(look).await;

@@ -282,7 +282,20 @@ impl Lanes {
         self.lock().lanes.get(&endpoint)?.hold_at(now)
     }
 
-    /// Notes that rows of an endpoint are, or may be, parked in the database.
+    /// Has the database asked for parked rows of an endpoint that has changed. Accepts go on meanwhile: parking
+    /// behind a backlog begins when there is one.
+    pub(crate) fn seek_backlog(&self, rules: LaneRules) {
+        let mut inner = self.lock();
+        let lane = inner.lane(rules);
+        if !lane.is_waking && lane.free() > 0 {
+            lane.is_waking = true;
+            inner.to_wake.push(rules.endpoint);
+        }
+        inner.ring_if_runnable(rules.endpoint);
+        self.let_go(inner);
+    }
+
+    /// Notes that rows of an endpoint are parked in the database.
     pub(crate) fn note_backlog(&self, rules: LaneRules) {
         let mut inner = self.lock();
         inner.lane(rules).has_backlog = true;

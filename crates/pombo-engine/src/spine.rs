@@ -195,7 +195,7 @@ impl Spine {
             }
             // Its backlog may have become sendable, or there may be one: the level decides (P1).
             if target.is_active() && self.homes().holds(target.shard) {
-                self.lanes.note_backlog(rules_of(target));
+                self.lanes.seek_backlog(rules_of(target));
             }
         }
         Ok(())

@@ -152,6 +152,17 @@ fn woken_rows_that_do_not_come_are_forgotten_and_more_is_woken() {
 }
 
 #[test]
+fn accepts_go_on_while_a_backlog_is_only_sought() {
+    let lanes = Lanes::default();
+    let one = rules(1, 1, 8);
+    lanes.seek_backlog(one);
+    assert_eq!(lanes.reserve(one, at(0)), Place::Reserved);
+    assert_eq!(lanes.take_wakes(at(0)), [(one.endpoint, ROOM - 1)]);
+    lanes.woken(one.endpoint, Some((1, true)), at(0));
+    assert_eq!(lanes.reserve(one, at(0)), Place::Park, "there is one");
+}
+
+#[test]
 fn a_backlog_under_a_hold_stays_parked() {
     let lanes = Lanes::default();
     let one = rules(1, 1, 8);

@@ -25,6 +25,8 @@ use crate::lanes::{Content, Job};
 use crate::returns::{let_go, put_unknown};
 use crate::spine::{Spine, rules_of};
 
+/// When a delivery is looked at again whose endpoint has no usable signing secret.
+const WITHOUT_SIGNER_AGAIN: Duration = Duration::from_secs(60);
 /// Longest pause of the dispatcher without a hint: K4's gate opens by time too.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -139,6 +141,10 @@ async fn attempt(spine: &Spine, job: Job, content: Content) {
         return spine.returns.put(&job, spine.now().plus(PUT_OFF));
     }
     let started_at = spine.now();
+    if target.signers(started_at).is_empty() {
+        // Never unsigned. The catalogue said which secret is at fault; rotating it mends this.
+        return spine.returns.put(&job, started_at.plus(WITHOUT_SIGNER_AGAIN));
+    }
     let headers = headers(spine, &target, job.delivery.event_id, &content, started_at);
     let request = OutboundRequest { url: &target.endpoint.url, headers, body: content.body, timeout };
     let exchange = tokio::select! {

@@ -44,7 +44,7 @@ pub(crate) async fn send_test(spine: &Spine, endpoint: EndpointId) -> Result<Att
     let data = br#"{"message":"A test of this endpoint, asked for by a person."}"#;
     let parts = BodyParts { id: event, kind: &kind, created_at: now, data, resource_version: None };
     let content = Content { body: build_body(parts), content_type: JSON_CONTENT_TYPE.into() };
-    let exchange = exchange(spine, &target, event, &content, now).await;
+    let exchange = exchange(spine, &target, event, &content, now).await?;
     Ok(attempt_of(
         spine,
         &Settled { endpoint_id: endpoint, event_id: event, event_at: now, target: &target },
@@ -59,11 +59,14 @@ async fn exchange(
     event: EventId,
     content: &Content,
     now: Timestamp,
-) -> Exchange {
+) -> Result<Exchange, ActError> {
+    if target.signers(now).is_empty() {
+        return Err(ActError::NotSending);
+    }
     let headers = headers(spine, target, event, content, now);
     let timeout = spine.timeout_of(&target.endpoint);
     let body: Bytes = content.body.clone();
-    spine.egress.send(OutboundRequest { url: &target.endpoint.url, headers, body, timeout }).await
+    Ok(spine.egress.send(OutboundRequest { url: &target.endpoint.url, headers, body, timeout }).await)
 }
 
 /// An attempt beside the walk: of a test, or of a delivery that is settled already.
@@ -205,7 +208,7 @@ async fn send_again(
     let content = Content { body: body.body, content_type: body.content_type.into() };
     let session = sending_session(spine)?;
     let now = spine.now();
-    let exchange = exchange(spine, target, record.event_id, &content, now).await;
+    let exchange = exchange(spine, target, record.event_id, &content, now).await?;
     let of = Settled {
         endpoint_id: record.endpoint_id,
         event_id: record.event_id,

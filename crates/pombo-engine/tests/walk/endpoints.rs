@@ -166,3 +166,15 @@ async fn a_delivery_cancelled_in_flight_is_not_sent_again() {
     walk.is_sound().await;
     assert_eq!(walk.receiver.hits().len(), 1);
 }
+
+#[tokio::test]
+async fn a_delivery_whose_endpoint_has_no_usable_secret_waits_and_is_never_sent_unsigned() {
+    let walk = Walk::start().await;
+    let endpoint = walk.endpoint("/a").await;
+    let broken = SecretText::new("whsec_!".to_owned());
+    walk.store.rotate_secret(endpoint.id, broken, Duration::ZERO, &person()).await.expect("rotated");
+    let event = walk.publish(1).await;
+    let waiting = walk.delivery(&event, endpoint.id, DeliveryStatus::Pending).await;
+    assert!(waiting.due_at.is_some(), "{waiting:?}");
+    assert!(walk.receiver.hits().is_empty());
+}

@@ -27,6 +27,10 @@ use crate::time::At;
 /// keeps it a list). A join with `unnest` would be planned once, while the table is empty, as a scan of the
 /// whole table for each result: 9 s for 500 rows where this takes 5 ms (K5).
 ///
+/// The same result written again is no new attempt (K7), but it may be the first to change its row: after a crash
+/// of the database the result may be written, as late, before the relay has made its lost delivery again under the
+/// same token, and once more after that, when the new epoch is noticed (S5). What removes the row then settles.
+///
 /// A row is either owned or not in the snapshot of the statement, so no row is met by two of the three
 /// changes.
 pub(crate) const FLUSH: &str = "-- pombo:flush
@@ -62,7 +66,7 @@ WITH settled AS (
   ON CONFLICT (delivery_id) DO UPDATE
   SET died_at = excluded.died_at, class = excluded.class, status = excluded.status, gen = excluded.gen
 ), attempts AS (
-  INSERT INTO pombo.attempt (delivery_id, started_at, event_id, event_at, endpoint_id, tenant_id, type, n, gen,
+  INSERT INTO pombo.attempt AS a (delivery_id, started_at, event_id, event_at, endpoint_id, tenant_id, type, n, gen,
                              status, class, message, duration_us, dns_us, connect_us, tls_us, first_byte_us,
                              body_us, response_body, response_truncated, settles, late, manual, retryable,
                              session, delivery_created_at)
@@ -81,7 +85,9 @@ WITH settled AS (
        AS r (delivery_id, started_at, event_id, event_at, endpoint_id, tenant_id, type, n, gen, status, class,
              message, duration_us, dns_us, connect_us, tls_us, first_byte_us, body_us, response_body,
              response_truncated, settles, changes, manual, retryable, session, delivery_created_at)
-  ON CONFLICT DO NOTHING
+  ON CONFLICT (delivery_id, started_at) DO UPDATE
+  SET settles = coalesce(excluded.settles, a.settles), late = a.late AND excluded.late
+  WHERE (a.settles IS NULL AND excluded.settles IS NOT NULL) OR (a.late AND NOT excluded.late)
 )
 SELECT ARRAY(SELECT id FROM settled) AS settled, ARRAY(SELECT id FROM late) AS late,
        ARRAY(SELECT id FROM rescheduled) AS rescheduled,

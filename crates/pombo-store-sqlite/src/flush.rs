@@ -28,14 +28,17 @@ pub(crate) const RESCHEDULE: &str = "-- pombo:reschedule\n\
         last_status = ?7, last_class = ?8, last_at = ?9\n\
     WHERE id = ?1 AND owner = ?2 AND gen = ?3";
 
-/// The key is fixed when the attempt starts, so the same result written again is no new row (K7).
+/// The key is fixed when the attempt starts, so the same result written again is no new row (K7). It may be the
+/// first to change its delivery all the same, and settles it then.
 pub(crate) const INSERT_ATTEMPT: &str = "-- pombo:insert_attempt\n\
     INSERT INTO pombo_attempt (delivery_id, started_at, event_id, event_at, endpoint_id, tenant_id, type, n, gen,\n\
         status, class, message, duration, dns, connect, tls, first_byte, read, response, response_truncated,\n\
         settles, late, manual, retryable, session, delivery_created_at)\n\
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,\n\
         ?23, ?24, ?25, ?26)\n\
-    ON CONFLICT DO NOTHING";
+    ON CONFLICT (delivery_id, started_at) DO UPDATE\n\
+    SET settles = coalesce(excluded.settles, settles), late = min(late, excluded.late)\n\
+    WHERE (settles IS NULL AND excluded.settles IS NOT NULL) OR (late = 1 AND excluded.late = 0)";
 
 /// An attempt with what only the store knows of it.
 pub(crate) struct AttemptRow<'a> {

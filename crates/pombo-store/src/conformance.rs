@@ -157,6 +157,7 @@ macro_rules! conformance_suite {
                 a_late_success_leaves_a_row_that_moved_on,
                 a_late_failure_changes_nothing,
                 a_late_result_is_recorded_once,
+                a_result_written_before_its_row_settles_when_it_is_repeated,
                 a_result_after_the_end_is_late,
                 a_token_matches_in_all_three_parts,
                 results_keep_the_order_of_the_items,

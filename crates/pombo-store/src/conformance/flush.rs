@@ -149,6 +149,26 @@ pub async fn a_late_success_settles_a_released_row(database: &dyn Database) {
     assert!(scene.claim(10).await.is_empty());
 }
 
+/// K6, K7: a result was written as late, and its row comes under its token only then (after a crash of the database,
+/// when the relay makes a lost delivery again). Written once more, it removes the row, so it settles.
+pub async fn a_result_written_before_its_row_settles_when_it_is_repeated(database: &dyn Database) {
+    let scene = begin(database).await;
+    let endpoint = scene.endpoint("acme").await;
+    let sent = scene.send(&endpoint, Placement::BornClaimed).await;
+    let coming = Token { generation: sent.token.generation + 2, ..sent.token };
+    let change = Change::Settle(Settlement::Delivered);
+    let item = scene.result_under(&sent, coming, AttemptClass::Success, change).await;
+    assert_eq!(scene.flush(item.clone()).await, LATE);
+    scene.store.release(&[sent.token], Release::HandBack).await.expect("releases");
+    assert_eq!(scene.claim_one().await.token, coming);
+    assert_eq!(scene.flush(item.clone()).await, FlushResult::Applied);
+    assert_eq!(scene.flush(item).await, LATE, "and once more: nothing is left to change");
+    let attempts = scene.store.attempts(sent.id).await.expect("reads");
+    assert_eq!(attempts.len(), 1);
+    assert_eq!((attempts[0].settles, attempts[0].late), (Some(Settlement::Delivered), false));
+    assert_eq!(status(&scene, sent.id).await, DeliveryStatus::Delivered);
+}
+
 /// K6: a late success leaves a row alone that somebody owns.
 pub async fn a_late_success_leaves_an_owned_row(database: &dyn Database) {
     let scene = begin(database).await;

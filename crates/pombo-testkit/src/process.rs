@@ -186,6 +186,11 @@ impl Process {
         self.log.text(usize::MAX)
     }
 
+    /// The last lines of its log.
+    pub fn log_tail(&self, lines: usize) -> String {
+        self.log.text(lines)
+    }
+
     /// Waits until `/readyz` answers 200.
     ///
     /// # Errors

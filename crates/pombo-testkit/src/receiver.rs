@@ -157,6 +157,11 @@ impl Receiver {
         locked(&self.shared.log).hits.clone()
     }
 
+    /// How many requests there were so far.
+    pub fn hit_count(&self) -> usize {
+        locked(&self.shared.log).hits.len()
+    }
+
     /// The requests to one path so far.
     pub fn hits_at(&self, path: &str) -> Vec<Hit> {
         locked(&self.shared.log).hits.iter().filter(|hit| hit.path == path).cloned().collect()

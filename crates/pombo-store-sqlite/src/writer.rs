@@ -32,6 +32,13 @@ const SHARED_GROUP_TIME_MAX: Duration = Duration::from_millis(4);
 /// How long the file is left free after a commit while applications write to it: their SQLite looks again
 /// 1, 2, 5, 10, 15, 20, 25 … ms after it found the file locked, so a shorter gap is rarely met.
 const LEAVE_FREE: Duration = Duration::from_millis(2);
+/// Whoever waits meets that gap by luck, and the less of it, the slower the disk is: a commit of 10 ms leaves them
+/// one look in six. So after this long without a commit of theirs there is a gap that nobody can miss.
+const LET_IN_EVERY: Duration = Duration::from_millis(40);
+/// Longer than SQLite waits between two looks in the first eighth of a second; over as soon as somebody committed.
+const LET_IN_FOR: Duration = Duration::from_millis(26);
+/// How often it is looked at whether somebody did.
+const LET_IN_LOOK: Duration = Duration::from_millis(1);
 /// How long after the last sign of another writer the file is still shared with it.
 const SHARED_FOR: Duration = Duration::from_secs(5);
 /// A BEGIN that takes longer has waited for somebody.
@@ -121,13 +128,23 @@ struct Thread {
     /// `PRAGMA data_version`: changes when another connection commits, never by our own commits.
     data_version: i64,
     shared_until: Option<Instant>,
+    /// When somebody else last committed, or could not have missed the gap.
+    let_in_at: Instant,
 }
 
 impl Thread {
     fn new(connection: Connection, busy_timeout: Duration, wal: PathBuf) -> rusqlite::Result<Self> {
         let data_version = data_version(&connection)?;
-        let wal_looked_at = Instant::now();
-        Ok(Self { connection, busy_timeout, wal, wal_looked_at, data_version, shared_until: None })
+        let now = Instant::now();
+        Ok(Self {
+            connection,
+            busy_timeout,
+            wal,
+            wal_looked_at: now,
+            data_version,
+            shared_until: None,
+            let_in_at: now,
+        })
     }
 
     fn run(mut self, mut queue: mpsc::Receiver<Job>) {
@@ -136,9 +153,26 @@ impl Thread {
             self.look_for_others();
             self.bound_the_wal();
             if self.is_shared() {
-                thread::sleep(LEAVE_FREE);
+                self.leave_free();
             }
         }
+    }
+
+    /// Lets applications at the file: a short gap after each commit, and a long one where none of them has used
+    /// those for a while. Whether somebody waits cannot be seen, so this costs Pombo up to a third of its writing for
+    /// as long as the file counts as shared.
+    fn leave_free(&mut self) {
+        if self.let_in_at.elapsed() < LET_IN_EVERY {
+            return thread::sleep(LEAVE_FREE);
+        }
+        let end = Instant::now() + LET_IN_FOR;
+        loop {
+            thread::sleep(LET_IN_LOOK);
+            if self.look_for_others() || Instant::now() >= end {
+                break;
+            }
+        }
+        self.let_in_at = Instant::now();
     }
 
     fn transact(&mut self, first: Job, queue: &mut mpsc::Receiver<Job>) {
@@ -230,12 +264,17 @@ impl Thread {
         self.connection.prepare_cached(sql)?.execute(()).map(drop)
     }
 
-    fn look_for_others(&mut self) {
-        let Ok(version) = data_version(&self.connection) else { return };
-        if version != self.data_version {
+    /// Whether somebody else has committed since the last look.
+    fn look_for_others(&mut self) -> bool {
+        let Ok(version) = data_version(&self.connection) else { return false };
+        let committed = version != self.data_version;
+        if committed {
+            let now = Instant::now();
             self.data_version = version;
-            self.shared_until = Some(Instant::now() + SHARED_FOR);
+            self.shared_until = Some(now + SHARED_FOR);
+            self.let_in_at = now;
         }
+        committed
     }
 
     fn is_shared(&self) -> bool {

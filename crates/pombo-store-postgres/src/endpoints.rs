@@ -57,7 +57,7 @@ WHERE e.id = $1 AND e.deleted_at IS NULL AND ($2::uuid IS NULL OR e.tenant_id = 
 
 /// Locks the endpoint for a change of it.
 const STATUS: &str = "-- pombo:endpoint_status
-SELECT tenant_id, status, disabled_reason FROM pombo.endpoint
+SELECT tenant_id, status FROM pombo.endpoint
 WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
 
 const SET_STATUS: &str = "-- pombo:set_endpoint_status
@@ -253,7 +253,7 @@ impl Change<'_> {
 }
 
 /// Pauses, resumes or disables, inside a transaction of the caller. An unknown endpoint and a status that is
-/// there already change nothing.
+/// there already change nothing but the version.
 pub(crate) async fn change_status(
     connection: &mut PgConnection,
     id: EndpointId,
@@ -271,9 +271,7 @@ pub(crate) async fn change_status(
     let Some(row) = sqlx::query(STATUS).bind(id.0).fetch_optional(&mut *connection).await? else {
         return Ok(());
     };
-    let same = row.try_get::<&str, _>("status")? == status.as_str()
-        && row.try_get::<Option<&str>, _>("disabled_reason")? == reason;
-    if same {
+    if row.try_get::<&str, _>("status")? == status.as_str() {
         return Ok(());
     }
     sqlx::query(LOCK_STATE).bind(id.0).execute(&mut *connection).await?;

@@ -107,8 +107,7 @@ fn changed_to(
         StatusChange::Pause => (EndpointStatus::Paused, None, "endpoint.pause"),
         StatusChange::Disable(reason) => (EndpointStatus::Disabled, Some(reason), "endpoint.disable"),
     };
-    let same = endpoint.status == status && endpoint.disabled_reason == reason;
-    (!same).then_some((status, reason, action))
+    (endpoint.status != status).then_some((status, reason, action))
 }
 
 fn set_status(

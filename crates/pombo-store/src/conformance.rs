@@ -164,6 +164,7 @@ macro_rules! conformance_suite {
                 record_only_changes_no_row,
                 the_later_hold_stays,
                 gone_disables_the_endpoint,
+                gone_leaves_what_a_person_disabled,
                 a_retry_may_park,
                 an_empty_flush_is_fine,
             ]

@@ -76,7 +76,7 @@ pub enum StatusChange {
     Resume,
     /// Sending stops, nothing is dropped.
     Pause,
-    /// As pause, and it needs a person.
+    /// As pause, and it needs a person. An endpoint that is disabled already keeps its reason.
     Disable(DisabledReason),
 }
 

@@ -9,8 +9,9 @@ use pombo_domain::endpoint::{DisabledReason, EndpointStatus};
 use pombo_domain::id::SessionId;
 
 use super::Database;
-use super::scene::{Scene, begin, first};
+use super::scene::{Scene, begin, first, person};
 use crate::accept::Placement;
+use crate::endpoints::StatusChange;
 use crate::flush::{Change, FlushBatch, FlushResult};
 use crate::page::PageRequest;
 use crate::reading::DeadFilter;
@@ -324,6 +325,20 @@ pub async fn gone_disables_the_endpoint(database: &dyn Database) {
     let entries: Vec<_> = audit.iter().filter(|entry| entry.action == "endpoint.disable").collect();
     assert_eq!(entries.len(), 1);
     assert_eq!((entries[0].actor.as_str(), &entries[0].subject), ("pombo", &endpoint.id.to_string()));
+}
+
+/// A 410 that comes in after a person disabled the endpoint leaves the person's word, and is no act of its own.
+pub async fn gone_leaves_what_a_person_disabled(database: &dyn Database) {
+    let scene = begin(database).await;
+    let endpoint = scene.endpoint("acme").await;
+    let by_person = StatusChange::Disable(DisabledReason::Person);
+    scene.store.set_endpoint_status(endpoint.id, by_person, &person()).await.expect("disables");
+    let batch = FlushBatch { disables: vec![(endpoint.id, DisabledReason::Gone)], ..FlushBatch::default() };
+    scene.store.flush(&batch).await.expect("flushes");
+    let now = scene.store.endpoint(endpoint.id, None).await.expect("reads").expect("is there");
+    assert_eq!((now.status, now.disabled_reason), (EndpointStatus::Disabled, Some(DisabledReason::Person)));
+    let audit = scene.store.audit(None, PageRequest { limit: 50, after: None }).await.expect("lists").items;
+    assert_eq!(audit.iter().filter(|entry| entry.action == "endpoint.disable").count(), 1);
 }
 
 /// A retry may park its row, keeping the time it waits for.

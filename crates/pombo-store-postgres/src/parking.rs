@@ -84,8 +84,9 @@ WITH doomed AS MATERIALIZED (
   INSERT INTO pombo.attempt (delivery_id, started_at, event_id, event_at, endpoint_id, tenant_id, type, n, gen,
                              message, duration_us, response_truncated, settles, late, manual, retryable,
                              session, delivery_created_at)
-  SELECT id, greatest(clock_timestamp(), last_at + interval '1 microsecond'), event_id, event_at, endpoint_id, tenant_id, type, 0, gen,
-         'the endpoint was deleted', 0, false, 'cancelled', false, false, false, 0, event_at
+  SELECT id, greatest(clock_timestamp(), last_at + interval '1 microsecond'), event_id, event_at, endpoint_id,
+         tenant_id, type, 0, gen, 'the endpoint was deleted', 0, false, 'cancelled', false, false, false, 0,
+         event_at
   FROM gone RETURNING 1
 )
 SELECT count(*) AS rows FROM recorded"

@@ -19,7 +19,7 @@ use crate::partitions::Day;
 use crate::pool::{Durability, Failed, transaction};
 use crate::time::At;
 
-/// A row that was parked or already waits in somebody's mind keeps its time; any other keeps when it was due.
+/// What the row waited for stays in `not_before`, infinity for a parked one: a failure or a crash gives it back (M1).
 const CLAIM: &str = "-- pombo:claim_manually
 UPDATE pombo.delivery AS d
 SET owner = $2, gen = d.gen + 1, due_at = NULL,
@@ -74,8 +74,8 @@ WITH gone AS (
   INSERT INTO pombo.attempt (delivery_id, started_at, event_id, event_at, endpoint_id, tenant_id, type, n, gen,
                              message, duration_us, response_truncated, settles, late, manual, retryable,
                              session, delivery_created_at)
-  SELECT id, greatest(clock_timestamp(), last_at + interval '1 microsecond'), event_id, event_at, endpoint_id, tenant_id, type, 0, gen, $2, 0, false,
-         'cancelled', false, false, false, 0, event_at
+  SELECT id, greatest(clock_timestamp(), last_at + interval '1 microsecond'), event_id, event_at, endpoint_id,
+         tenant_id, type, 0, gen, $2, 0, false, 'cancelled', false, true, false, 0, event_at
   FROM gone
 )
 SELECT tenant_id FROM gone";
@@ -208,8 +208,7 @@ fn endpoint_gone() -> pombo_store::StoreError {
 struct EndpointGone;
 
 async fn cancel(connection: &mut PgConnection, id: DeliveryId, actor: &Actor) -> Result<Cancellation, Fault> {
-    let reason = actor.reason.as_deref().unwrap_or("cancelled by a person");
-    let row = sqlx::query(CANCEL).bind(id.0).bind(reason).fetch_optional(&mut *connection).await?;
+    let row = sqlx::query(CANCEL).bind(id.0).bind(&actor.reason).fetch_optional(&mut *connection).await?;
     let Some(row) = row else { return Ok(Cancellation::NotLive) };
     audit(connection, actor, ("delivery.cancel", id), TenantId(row.try_get("tenant_id")?)).await?;
     Ok(Cancellation::Cancelled)

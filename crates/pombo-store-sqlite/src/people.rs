@@ -41,12 +41,8 @@ pub(crate) fn cancel(tx: &Tx<'_>, id: DeliveryId, reason: Reason<'_>) -> Result<
          RETURNING id, event_id, event_at, endpoint_id, tenant_id, type, gen, created_at",
         params![id.0.as_bytes()],
         |row| {
-            let message = match reason {
-                Reason::EndpointDeleted => Some("the endpoint was deleted".to_owned()),
-                Reason::Person(reason) => reason.map(str::to_owned),
-            };
             let kind: EventType = row.parse(5, "type")?;
-            Ok((cancellation(tx, row, message)?, kind, row.time(7, "created_at")?))
+            Ok((cancellation(tx, row, reason)?, kind, row.time(7, "created_at")?))
         },
     )?;
     let Some((mut attempt, kind, delivery_created_at)) = removed else { return Ok(None) };
@@ -59,7 +55,11 @@ pub(crate) fn cancel(tx: &Tx<'_>, id: DeliveryId, reason: Reason<'_>) -> Result<
     Ok(Some(attempt.tenant_id))
 }
 
-fn cancellation(tx: &Tx<'_>, row: &Fields<'_>, message: Option<String>) -> Result<Attempt, Fault> {
+fn cancellation(tx: &Tx<'_>, row: &Fields<'_>, reason: Reason<'_>) -> Result<Attempt, Fault> {
+    let (manual, message) = match reason {
+        Reason::EndpointDeleted => (false, Some("the endpoint was deleted".to_owned())),
+        Reason::Person(said) => (true, said.map(str::to_owned)),
+    };
     Ok(Attempt {
         delivery_id: DeliveryId(row.uuid(0, "id")?),
         event_id: EventId(row.uuid(1, "event_id")?),
@@ -78,7 +78,7 @@ fn cancellation(tx: &Tx<'_>, row: &Fields<'_>, message: Option<String>) -> Resul
         response_truncated: false,
         settles: None,
         late: false,
-        manual: true,
+        manual,
         session: SessionId(0),
         retryable: false,
     })

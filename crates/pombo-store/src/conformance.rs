@@ -234,6 +234,7 @@ macro_rules! conformance_suite {
                 each_run_ends_once,
                 an_old_failure_does_not_touch_a_revived_row,
                 a_live_delivery_is_cancelled,
+                a_cancellation_without_reason_has_none,
                 only_live_deliveries_are_cancelled,
                 a_cancellation_is_the_newest_record,
                 acts_are_audited_with_their_reason,

@@ -165,7 +165,8 @@ pub async fn rows_of_a_deleted_endpoint_are_cancelled(database: &dyn Database) {
         let attempts = scene.store.attempts(id).await.expect("reads");
         assert_eq!(attempts.len(), 1);
         assert_eq!((attempts[0].settles, attempts[0].number), (Some(Settlement::Cancelled), 0));
-        assert_eq!(attempts[0].class, None);
+        assert_eq!((attempts[0].class, attempts[0].manual), (None, false));
+        assert_eq!(attempts[0].message.as_deref(), Some("the endpoint was deleted"));
     }
     let report = scene.store.check().await.expect("checks");
     assert_eq!((report.live, report.settled), (4, 4));

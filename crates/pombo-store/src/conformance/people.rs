@@ -10,6 +10,7 @@ use pombo_domain::id::DeliveryId;
 use super::Database;
 use super::scene::{Scene, begin, first, fresh_uuid, person};
 use crate::accept::Placement;
+use crate::admin::Actor;
 use crate::claim::ClaimedDelivery;
 use crate::endpoints::StatusChange;
 use crate::flush::{Change, FlushResult};
@@ -195,13 +196,24 @@ pub async fn a_live_delivery_is_cancelled(database: &dyn Database) {
         assert_eq!(answer, Cancellation::Cancelled);
         let attempts = scene.store.attempts(id).await.expect("reads");
         assert_eq!(attempts[0].message.as_deref(), Some("because"));
-        assert_eq!((attempts[0].number, attempts[0].class), (0, None));
+        assert_eq!((attempts[0].number, attempts[0].class, attempts[0].manual), (0, None, true));
         assert_eq!(status(&scene, id).await, DeliveryStatus::Cancelled);
     }
     let item = scene.success(&in_flight).await;
     assert_eq!(scene.flush(item).await, FlushResult::Late { settled: false });
     assert_eq!(status(&scene, in_flight.id).await, DeliveryStatus::Cancelled);
     assert_eq!(actions(&scene).await, ["delivery.cancel", "delivery.cancel"]);
+}
+
+/// P3: where the person says no reason, none is made up.
+pub async fn a_cancellation_without_reason_has_none(database: &dyn Database) {
+    let scene = begin(database).await;
+    let endpoint = scene.endpoint("acme").await;
+    let sent = scene.send(&endpoint, Placement::Due).await;
+    let silent = Actor { reason: None, ..person() };
+    scene.store.cancel_delivery(sent.id, &silent).await.expect("cancels");
+    let attempts = scene.store.attempts(sent.id).await.expect("reads");
+    assert_eq!((attempts[0].message.as_deref(), attempts[0].settles), (None, Some(Settlement::Cancelled)));
 }
 
 /// P3: what is settled or unknown cannot be cancelled.

@@ -144,13 +144,17 @@ fn key_of(new: &NewEvent) -> Option<(TenantId, &str)> {
 }
 
 impl<'a> Columns<'a> {
-    /// Events whose key an earlier one of the same batch has are left out: they lose in any case.
+    /// Events whose key or id an earlier one of the same batch has are left out: they lose in any case.
     pub(crate) fn of(events: impl Iterator<Item = &'a NewEvent>) -> Self {
         let mut columns = Self::default();
         let mut tenants = BTreeMap::new();
         let mut keys = BTreeMap::new();
+        let mut ids = HashSet::new();
         for new in events {
             tenants.insert(new.event.tenant_id, new.tenant.as_str());
+            if !ids.insert((new.event.id, new.event.created_at)) {
+                continue;
+            }
             if let Some(key) = key_of(new) {
                 if keys.contains_key(&key) {
                     continue;

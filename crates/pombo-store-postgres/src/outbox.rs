@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pombo_domain::clock::Timestamp;
 use pombo_domain::id::EventId;
-use pombo_store::accept::AcceptResult;
+use pombo_store::accept::{AcceptResult, NewEvent};
 use pombo_store::error::Result;
 use pombo_store::outbox::{
     Outbox, OutboxRow, Planner, RejectedRow, Rejection, RelayMark, RelayRequest, Relayed,
@@ -67,6 +67,10 @@ INSERT INTO pombo.outbox_rejected (seq, id, tenant, type, data, ordering_key, ke
                                    endpoint_id, content_type, headers, created_at, reason, detail)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::json, $13, $14, $15)
 ON CONFLICT (seq) DO NOTHING";
+
+/// Asked only of rows whose event exists: nearly never.
+const SAME_EVENT: &str = "-- pombo:same_event
+SELECT tenant_id = $3 AND type = $4 AND body = $5 FROM pombo.event WHERE id = $1 AND created_at = $2";
 
 const REJECTED: &str = "-- pombo:rejected_rows
 SELECT id, tenant, type, reason, detail, rejected_at FROM pombo.outbox_rejected
@@ -193,7 +197,32 @@ const MISDATED: (&str, &str) =
     ("unreadable", "created_at lies more than a day ahead or 400 days back: leave it to its default");
 
 const KEY_CONFLICT: (&str, &str) =
-    ("key_conflict", "its key belongs to an earlier event of this tenant with other content");
+    ("key_conflict", "its key (or its id) belongs to an earlier event with other content");
+
+/// An event that stands already under its own id is a repetition only if it is the same one: where an application
+/// used an id twice, the second row must not vanish.
+async fn compare_copies<'a>(
+    connection: &mut PgConnection,
+    results: impl Iterator<Item = (&'a NewEvent, &'a mut AcceptResult)>,
+) -> Result<(), Fault> {
+    for (new, result) in results {
+        let AcceptResult::Taken(earlier) = result else { continue };
+        if earlier.id != new.event.id {
+            continue;
+        }
+        let event = &new.event;
+        let same: Option<bool> = sqlx::query_scalar(SAME_EVENT)
+            .bind(event.id.0)
+            .bind(At(event.created_at))
+            .bind(event.tenant_id.0)
+            .bind(event.kind.as_str())
+            .bind(&event.body[..])
+            .fetch_optional(&mut *connection)
+            .await?;
+        earlier.same_content &= same.unwrap_or(false);
+    }
+    Ok(())
+}
 
 /// What the loop around the transaction needs to know after it failed.
 #[derive(Default)]
@@ -238,7 +267,8 @@ async fn relay(
     let events = || plan.events.iter().map(|(_, new)| new);
     let lost = events().filter(|new| !inserted.created.contains(&new.event.id.0));
     let winners = accept::winners(connection, lost).await?;
-    let results = accept::results(events(), &inserted.created, &winners);
+    let mut results = accept::results(events(), &inserted.created, &winners);
+    compare_copies(connection, events().zip(&mut results)).await?;
     for ((index, _), result) in plan.events.iter().zip(&results) {
         if matches!(result, AcceptResult::Taken(earlier) if !earlier.same_content) {
             set_aside(connection, &taken[*index], KEY_CONFLICT).await?;

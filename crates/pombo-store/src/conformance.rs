@@ -122,6 +122,7 @@ macro_rules! conformance_suite {
                 a_bad_row_is_set_aside,
                 a_taken_key_is_dropped_or_set_aside,
                 a_row_relayed_twice_is_one_event,
+                an_id_used_for_another_event_is_set_aside,
                 the_tenant_of_a_row_is_made,
                 a_row_comes_as_it_was_written,
             ]

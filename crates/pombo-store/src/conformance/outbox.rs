@@ -301,7 +301,32 @@ pub async fn a_row_relayed_twice_is_one_event(database: &dyn Database) {
     assert_eq!(relay.scene.store.check().await.expect("checks").findings, []);
 }
 
-/// What an application rolled back was never there.
+/// An id that an earlier event has with other content: the row is set aside whole, and holds up nothing.
+pub async fn an_id_used_for_another_event_is_set_aside(database: &dyn Database) {
+    let relay = relaying(database).await;
+    let endpoint = relay.scene.endpoint("acme").await;
+    let at = database.time(Timestamp::from_secs(relay.scene.now().await.as_secs()));
+    let again = async |id: &str, data: &str| {
+        let values = format!("{id}, 'acme', 'order.paid', '{data}', {at}");
+        write(database, "id, tenant, type, data, created_at", &values).await;
+    };
+    let id = database.uuid(uuid::Uuid::from_u128(0x1234_5678_1234_4234_8234_1234_5678_9abc));
+    again(&id, "1").await;
+    assert_eq!(committed(relay.run(&[endpoint.id]).await).1, [AcceptResult::Created]);
+    again(&id, "2").await;
+    write(database, "tenant, type, data", "'acme', 'order.paid', '3'").await;
+    let (taken, results) = committed(relay.run(&[endpoint.id]).await);
+    assert_eq!(taken, 2);
+    let AcceptResult::Taken(earlier) = &results[0] else { panic!("the id was taken") };
+    assert!(!earlier.same_content);
+    assert_eq!(results[1], AcceptResult::Created);
+    let aside = relay.scene.store.rejected_rows(10).await.expect("lists");
+    assert_eq!(aside.iter().map(|row| row.reason.as_str()).collect::<Vec<_>>(), ["key_conflict"]);
+    assert_eq!(relay.scene.store.owned(relay.scene.session).await.expect("reads").len(), 2);
+    assert_eq!(relay.scene.store.check().await.expect("checks").findings, []);
+}
+
+/// A tenant that a row is the first to name is made.
 pub async fn the_tenant_of_a_row_is_made(database: &dyn Database) {
     let relay = relaying(database).await;
     write(database, "tenant, type, data", "'brand-new', 'order.paid', '0'").await;

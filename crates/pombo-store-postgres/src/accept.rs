@@ -400,16 +400,33 @@ impl Accept for PostgresStore {
     }
 }
 
-/// A batch that is committed cannot be said to have failed.
+/// A batch that is committed cannot be said to have failed, whatever went wrong afterwards.
 fn after_commit(error: StoreError) -> StoreError {
     match error {
-        StoreError::Unavailable(cause) | StoreError::Busy(cause) => StoreError::OutcomeUnknown(cause),
-        other => other,
+        unknown @ StoreError::OutcomeUnknown(_) => unknown,
+        other => StoreError::OutcomeUnknown(other.into()),
     }
 }
 
 impl PostgresStore {
     async fn insert_batch(&self, columns: &Columns<'_>, terms: Terms) -> Result<Inserted, Failed> {
         statement!(self.pools, accept, Phase::Commit, |connection| insert(connection, columns, terms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{StoreError, after_commit};
+
+    #[test]
+    fn after_the_commit_no_error_says_that_nothing_happened() {
+        for error in [
+            StoreError::Unavailable("gone".into()),
+            StoreError::ReadOnly("a standby answers".into()),
+            StoreError::Rejected("refused".into()),
+            StoreError::Corrupt { table: "event_key", column: "event_at", id: "k".to_owned() },
+        ] {
+            assert!(matches!(after_commit(error), StoreError::OutcomeUnknown(_)));
+        }
     }
 }

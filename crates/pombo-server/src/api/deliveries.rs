@@ -141,14 +141,15 @@ pub(super) async fn cancel(
     body: JsonBody<{ limits::REQUEST_BYTES_MAX }>,
 ) -> Result<Json<Delivery>, Problem> {
     let reason = read_reason(&body.bytes)?;
-    let before = find(&state, &caller, id).await?;
+    find(&state, &caller, id).await?;
     match state.store().cancel_delivery(id, &caller.actor(reason)).await? {
         Cancellation::Cancelled => {
             let delivery = find(&state, &caller, id).await?;
             Ok(Json(shown_delivery(&state, delivery).await?))
         }
         Cancellation::NotLive => {
-            let status = before.status.as_str();
+            // Read again: it was settled since, or another cancelled it.
+            let status = find(&state, &caller, id).await?.status.as_str();
             Err(Problem::new(
                 Code::AlreadySettled,
                 format!("this delivery is {status}; nothing is left to cancel"),

@@ -39,7 +39,7 @@ pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Health>,
 
 /// Metrics in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "Operation", security(()),
-    responses((status = 200, description = "The numbers", body = String, content_type = "text/plain")))]
+    responses((status = 200, description = "The numbers", body = String, content_type = "application/openmetrics-text")))]
 pub(super) async fn metrics(State(state): State<AppState>) -> Response {
     const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, TEXT)], state.engine().encode_metrics()).into_response()

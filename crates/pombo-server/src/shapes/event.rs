@@ -46,7 +46,7 @@ pub struct PublishRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1, max_items = 100, example = json!(["ep_01h455vb4pex5vsknk084sn02q"]))]
     pub endpoints: Option<Vec<String>>,
-    /// Events with the same key are one sequence.
+    /// What orders it: kept for ordered endpoints, which come with a later release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 255)]
     pub ordering_key: Option<String>,

@@ -41,7 +41,7 @@ pub(crate) struct SendArgs {
     /// Its data: JSON, or @file, or - for stdin; kept byte for byte
     #[arg(long, value_name = "JSON", value_parser = DataArg::parse, default_value = "{}")]
     data: DataArg,
-    /// Events with the same key reach an ordered endpoint one after another
+    /// What orders it; kept for ordered endpoints of a later release
     #[arg(long, value_name = "K")]
     ordering_key: Option<String>,
     /// Your own id: sending it again with the same content makes no second event

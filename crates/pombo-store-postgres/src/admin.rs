@@ -47,8 +47,7 @@ pub(crate) async fn write_audit(
     Ok(())
 }
 
-/// Takes a lock that writes need, as accepting does, and gives it back: a standby or a database that is
-/// read-only refuses.
+/// Takes a row lock, which only a database that takes writes gives: a standby or one that is read-only refuses.
 const PING: &str = "-- pombo:ping
 SELECT 1 FROM pombo.config WHERE one FOR KEY SHARE";
 

@@ -184,7 +184,7 @@ pub trait Admin {
     /// The audit log, newest first.
     async fn audit(&self, tenant: Option<TenantId>, page: PageRequest) -> Result<Page<AuditEntry>>;
 
-    /// Proves the invariants from the database (PROTOCOL P4): every event accounted for (its `fanout` =
+    /// Proves the invariants from the database (docs/protocol.md P4): every event accounted for (its `fanout` =
     /// live + settled deliveries), no delivery both live and finally settled, a dead letter for every delivery
     /// whose last settlement is dead and none else, owners that exist and are not dead for longer than a
     /// sweep, due rows not below every floor, parked rows only where P1 explains them, bodies present.

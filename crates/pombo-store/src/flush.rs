@@ -49,7 +49,7 @@ pub struct FlushItem {
 pub struct FlushBatch {
     /// The results; at most one per token.
     pub items: Vec<FlushItem>,
-    /// Endpoints to hold, with the end of the hold; a later end stays (S5 of the fault table).
+    /// Endpoints to hold, with the end of the hold (`Retry-After`); a later end stays.
     pub holds: Vec<(EndpointId, Timestamp)>,
     /// Endpoints to disable (410). Bumps `config.version`, audited.
     pub disables: Vec<(EndpointId, DisabledReason)>,

@@ -56,7 +56,7 @@ pub struct EventFilter {
     pub since: Option<Timestamp>,
     /// Created before.
     pub until: Option<Timestamp>,
-    /// Only events that had no delivery (S26 of the fault table).
+    /// Only events that had no delivery: nobody subscribed, or a pattern is misspelt.
     pub unmatched: bool,
 }
 

@@ -34,11 +34,6 @@ pub struct Keyring {
     keys: Vec<([u8; KEY_ID_LEN], XChaCha20Poly1305)>,
 }
 
-/// A master key is not 32 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a master key is 32 random bytes, in base64 or hex")]
-pub struct MasterKeyError;
-
 impl Keyring {
     /// From the current key.
     pub fn new(current: &[u8; 32]) -> Self {
@@ -50,11 +45,6 @@ impl Keyring {
     pub fn with_older(mut self, older: &[u8; 32]) -> Self {
         self.keys.push(entry(older));
         self
-    }
-
-    /// Id of the key that seals.
-    pub fn current_id(&self) -> [u8; 4] {
-        self.keys[0].0
     }
 
     /// Seals a text for its row, with a random nonce from `rng`.

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use pombo_domain::attempt::{Attempt, AttemptClass, Exchange, Outcome, Phases};
 use pombo_domain::clock::Timestamp;
 use pombo_domain::delivery::{self, Decision, Progress, Rules, Verdict};
-use pombo_domain::endpoint::{HeaderStyle, StoreResponses};
+use pombo_domain::endpoint::HeaderStyle;
 use pombo_domain::id::EventId;
 use pombo_domain::limits;
 use pombo_egress::OutboundRequest;
@@ -19,6 +19,7 @@ use pombo_store::StoreError;
 use pombo_store::flush::{Change, FlushItem};
 use pombo_store::sessions::Release;
 
+use crate::answer::Answer;
 use crate::catalog::Target;
 use crate::flush::Result as FlushResult;
 use crate::lanes::{Content, Job};
@@ -221,20 +222,7 @@ fn log(job: &Job, exchange: &Exchange, decision: &Decision) {
 
 fn attempt_of(job: &Job, target: &Target, started_at: Timestamp, exchange: Exchange) -> Attempt {
     let delivery = &job.delivery;
-    let class = exchange.outcome.class();
-    let status = exchange.outcome.status();
-    let keeps = match target.endpoint.store_responses {
-        StoreResponses::All => true,
-        StoreResponses::Failures => class != AttemptClass::Success,
-        StoreResponses::None => false,
-    };
-    let (message, body, truncated) = match exchange.outcome {
-        Outcome::Response(response) => {
-            let message = response.location.map(|location| format!("Location: {location}"));
-            (message, keeps.then_some(response.body), keeps && response.truncated)
-        }
-        Outcome::Failure { message, .. } => (Some(message), None, false),
-    };
+    let answer = Answer::of(exchange, &target.endpoint);
     Attempt {
         delivery_id: delivery.token.id,
         event_id: delivery.event_id,
@@ -244,28 +232,19 @@ fn attempt_of(job: &Job, target: &Target, started_at: Timestamp, exchange: Excha
         started_at,
         number: (delivery.attempts + 1) as i16,
         generation: delivery.token.generation,
-        status,
-        class: Some(class),
-        message: message.map(|message| fit(&message)),
-        duration: exchange.duration,
-        phases: exchange.phases,
-        response_body: body.filter(|body| !body.is_empty()),
-        response_truncated: truncated,
+        status: answer.status,
+        class: Some(answer.class),
+        message: answer.message,
+        duration: answer.duration,
+        phases: answer.phases,
+        response_body: answer.body,
+        response_truncated: answer.truncated,
         settles: None,
         late: false,
         manual: job.manual.is_some(),
         session: delivery.token.owner,
         retryable: false,
     }
-}
-
-/// A message that every database takes: no NUL, cut on a character boundary.
-fn fit(message: &str) -> String {
-    let mut text = message.replace('\0', "\u{fffd}");
-    while text.len() > limits::MESSAGE_BYTES_MAX {
-        text.pop();
-    }
-    text
 }
 
 fn push_result(spine: &Spine, mut job: Job, attempt: Attempt, decision: &Decision, hold: Option<Timestamp>) {

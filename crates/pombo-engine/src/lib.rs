@@ -8,6 +8,7 @@
 //! store) and opens no socket (that is `pombo-egress`).
 
 mod accept;
+mod answer;
 mod catalog;
 mod claim;
 mod clock;

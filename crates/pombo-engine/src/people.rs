@@ -6,10 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use pombo_domain::attempt::{Attempt, AttemptClass, Exchange, Outcome};
+use pombo_domain::attempt::{Attempt, Exchange};
 use pombo_domain::clock::Timestamp;
 use pombo_domain::delivery::{DeliveryStatus, Token, is_retryable};
-use pombo_domain::endpoint::StoreResponses;
 use pombo_domain::event::{BodyParts, JSON_CONTENT_TYPE, build_body};
 use pombo_domain::event_type::EventType;
 use pombo_domain::id::{DeliveryId, EndpointId, EventId};
@@ -19,6 +18,7 @@ use pombo_store::flush::{Change, FlushItem};
 use pombo_store::people::{ManualClaim, Revival};
 use pombo_store::reading::DeliveryRecord;
 
+use crate::answer::Answer;
 use crate::deliver::headers;
 use crate::flush::Result as FlushResult;
 use crate::handle::{ActError, Retried};
@@ -66,7 +66,28 @@ async fn exchange(
     let headers = headers(spine, target, event, content, now);
     let timeout = spine.timeout_of(&target.endpoint);
     let body: Bytes = content.body.clone();
+    // Asked for by people, but still requests: they take slots, and wait for nobody (K4).
+    let Some(_slot) = Slot::take(spine) else { return Err(ActError::NotSending) };
     Ok(spine.egress.send(OutboundRequest { url: &target.endpoint.url, headers, body, timeout }).await)
+}
+
+/// A slot, given back when the person's request ends, also when the person goes away in the middle of it.
+struct Slot<'a>(&'a Spine);
+
+impl<'a> Slot<'a> {
+    fn take(spine: &'a Spine) -> Option<Self> {
+        if spine.in_flight.count() >= spine.config.slots || !spine.may_start() {
+            return None;
+        }
+        spine.in_flight.add(1);
+        Some(Self(spine))
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.done(1);
+    }
 }
 
 /// An attempt beside the walk: of a test, or of a delivery that is settled already.
@@ -78,19 +99,8 @@ struct Settled<'a> {
 }
 
 fn attempt_of(spine: &Spine, of: &Settled<'_>, started_at: Timestamp, exchange: Exchange) -> Attempt {
-    let class = exchange.outcome.class();
-    let status = exchange.outcome.status();
     let endpoint = &of.target.endpoint;
-    let (message, body, truncated) = match exchange.outcome {
-        Outcome::Response(response) => (
-            response.location.map(|location| format!("Location: {location}")),
-            Some(response.body),
-            response.truncated,
-        ),
-        Outcome::Failure { message, .. } => (Some(message), None, false),
-    };
-    let keeps = endpoint.store_responses == StoreResponses::All
-        || (endpoint.store_responses == StoreResponses::Failures && class != AttemptClass::Success);
+    let answer = Answer::of(exchange, endpoint);
     Attempt {
         delivery_id: DeliveryId::derive(of.event_id, of.event_at, of.endpoint_id),
         event_id: of.event_id,
@@ -100,18 +110,18 @@ fn attempt_of(spine: &Spine, of: &Settled<'_>, started_at: Timestamp, exchange: 
         started_at,
         number: 1,
         generation: 0,
-        status,
-        class: Some(class),
-        message,
-        duration: exchange.duration,
-        phases: exchange.phases,
-        response_body: body.filter(|body| keeps && !body.is_empty()),
-        response_truncated: keeps && truncated,
+        status: answer.status,
+        class: Some(answer.class),
+        message: answer.message,
+        duration: answer.duration,
+        phases: answer.phases,
+        response_body: answer.body,
+        response_truncated: answer.truncated,
         settles: None,
         late: false,
         manual: true,
         session: spine.session().map_or(pombo_domain::id::SessionId(0), |session| session.id),
-        retryable: is_retryable(class, status, endpoint.retry_client_errors),
+        retryable: is_retryable(answer.class, answer.status, endpoint.retry_client_errors),
     }
 }
 

@@ -80,9 +80,10 @@ INSERT INTO pombo.secret (endpoint_id, n, sealed) VALUES ($1, $2, $3)";
 const LAST_SECRET: &str = "-- pombo:last_secret
 SELECT max(n) AS n FROM pombo.secret WHERE endpoint_id = $1";
 
+/// All of them: whoever rotates without overlap has lost a secret, and none of the older ones may live on.
 const RETIRE_SECRET: &str = "-- pombo:retire_secret
-UPDATE pombo.secret SET expires_at = clock_timestamp() + $2 * interval '1 microsecond'
-WHERE endpoint_id = $1 AND expires_at IS NULL";
+UPDATE pombo.secret SET expires_at = least(expires_at, clock_timestamp() + $2 * interval '1 microsecond')
+WHERE endpoint_id = $1";
 
 const FORGET_SECRETS: &str = "-- pombo:forget_secrets
 DELETE FROM pombo.secret WHERE endpoint_id = $1 AND ($2 OR expires_at <= clock_timestamp())";

@@ -111,8 +111,8 @@ pub trait Endpoints {
         actor: &Actor,
     ) -> Result<Option<Endpoint>>;
 
-    /// Makes `secret` the current one; the one before signs too until `overlap` is over (zero: at once no
-    /// more). `None` for an unknown id.
+    /// Makes `secret` the current one; those before sign too until `overlap` is over, or their own earlier end
+    /// (zero: at once none of them, for then one has leaked). `None` for an unknown id.
     async fn rotate_secret(
         &self,
         id: EndpointId,

@@ -40,11 +40,13 @@ pub(super) fn add(tx: &Tx<'_>, ring: &Keyring, id: EndpointId, secret: &SecretTe
     Ok(())
 }
 
-/// Lets the current secret sign until the overlap is over, and forgets those whose time is over.
+/// Lets the secrets there are sign until the overlap is over, or their own earlier end, and forgets those whose
+/// time is over. All of them: whoever rotates without overlap has lost a secret, and none may live on.
 pub(super) fn retire_current(tx: &Tx<'_>, id: EndpointId, overlap: Duration) -> Result<(), Fault> {
     rows::change(
         tx,
-        "-- pombo:retire_secret\nUPDATE pombo_secret SET expires_at = ?2 WHERE endpoint_id = ?1 AND expires_at IS NULL",
+        "-- pombo:retire_secret\n\
+         UPDATE pombo_secret SET expires_at = min(coalesce(expires_at, ?2), ?2) WHERE endpoint_id = ?1",
         params![id.0.as_bytes(), tx.now.plus(overlap).as_micros()],
     )?;
     rows::change(

@@ -157,9 +157,32 @@ impl Limits {
     }
 }
 
-pub(crate) async fn acquire(pool: &PgPool) -> Result<PoolConnection<Postgres>, StoreError> {
+pub(crate) async fn acquire(pool: &PgPool) -> Result<Held, StoreError> {
     // A pool that runs out of time while connecting hides why; both mean "not now".
-    pool.acquire().await.map_err(|error| error::final_error(Fault::Sql(error), Phase::Before))
+    let acquired = pool.acquire().await;
+    let connection = acquired.map_err(|error| error::final_error(Fault::Sql(error), Phase::Before))?;
+    Ok(Held { connection, is_opening: false })
+}
+
+/// A connection of a pool, which goes back only without a transaction that nobody knows of.
+///
+/// A caller who goes away (a client that closes its connection is enough) drops the call wherever it waits.
+/// sqlx then rolls back what it knows to be open. While the answer to `BEGIN` is outstanding it knows of nothing,
+/// and the pool would hand the next caller a connection inside a transaction: what that one writes is not
+/// committed when it is told so. Such a connection is closed.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) connection: PoolConnection<Postgres>,
+    /// `BEGIN` was sent, and its answer is not here.
+    pub(crate) is_opening: bool,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.is_opening {
+            self.connection.close_on_drop();
+        }
+    }
 }
 
 /// Counts the runs of one statement or transaction.
@@ -179,12 +202,7 @@ pub(crate) enum Next {
 
 impl Runs {
     /// Judges a failed run and throws its connection away where it must not be used again.
-    pub(crate) fn judge(
-        &mut self,
-        fault: Fault,
-        phase: Phase,
-        connection: &mut PoolConnection<Postgres>,
-    ) -> Next {
+    pub(crate) fn judge(&mut self, fault: Fault, phase: Phase, held: &mut Held) -> Next {
         match error::judge(fault, phase) {
             Verdict::Again(error) => {
                 self.0 += 1;
@@ -193,7 +211,7 @@ impl Runs {
             Verdict::NoPartition(error) => Next::Partition(error),
             Verdict::Fail { error, discard } => {
                 if discard {
-                    connection.close_on_drop();
+                    held.connection.close_on_drop();
                 }
                 Next::Fail(error)
             }
@@ -247,7 +265,9 @@ macro_rules! statement {
                 // servers unless a transaction holds them together.
                 if $pools.wrap {
                     let begin = $pools.begin($crate::pool::Durability::Synchronous);
-                    let mut open = sqlx::Connection::begin_with(&mut *held, begin).await?;
+                    held.is_opening = true;
+                    let mut open = sqlx::Connection::begin_with(&mut *held.connection, begin).await?;
+                    held.is_opening = false;
                     let value = {
                         let $connection: &mut sqlx::PgConnection = &mut open;
                         $body.await?
@@ -255,7 +275,7 @@ macro_rules! statement {
                     open.commit().await?;
                     return Ok::<_, $crate::error::Fault>(value);
                 }
-                let $connection: &mut sqlx::PgConnection = &mut held;
+                let $connection: &mut sqlx::PgConnection = &mut held.connection;
                 $body.await.map_err($crate::error::Fault::from)
             })
             .await;
@@ -288,7 +308,10 @@ macro_rules! transaction {
             };
             let mut phase = $crate::error::Phase::Before;
             let result = tokio::time::timeout($pools.silence, async {
-                let mut open = sqlx::Connection::begin_with(&mut *held, $pools.begin($durability)).await?;
+                let begin = $pools.begin($durability);
+                held.is_opening = true;
+                let mut open = sqlx::Connection::begin_with(&mut *held.connection, begin).await?;
+                held.is_opening = false;
                 let value = {
                     let $connection: &mut sqlx::PgConnection = &mut open;
                     $body.await?

@@ -74,7 +74,8 @@ async fn database_of_another_encoding_is_refused() {
 
 #[tokio::test]
 async fn server_tells_its_version_and_whether_it_syncs() {
-    let store = Temp::create().await.store().await;
+    let temp = Temp::create().await;
+    let store = temp.store().await;
     let facts = store.server();
     assert!((140_000..190_000).contains(&facts.version), "{facts:?}");
     assert!(facts.fsync && facts.full_page_writes, "{facts:?}");

@@ -1,6 +1,7 @@
 //! Connections that die, a database that turns read-only, statements that wait too long.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use pombo_store::StoreError;
@@ -147,6 +148,42 @@ async fn every_pool_recovers_after_all_connections_were_ended() {
         failures += 1;
         assert!(failures <= 4, "the pool does not recover");
     }
+}
+
+/// Polls a call at most `times` times and drops it: a caller who goes away. Whether it came to its end.
+async fn abandon<T>(call: impl Future<Output = T>, times: usize) -> bool {
+    let mut call = std::pin::pin!(call);
+    let mut polls = 0;
+    std::future::poll_fn(|cx| {
+        polls += 1;
+        match call.as_mut().poll(cx) {
+            Poll::Ready(_) => Poll::Ready(true),
+            Poll::Pending if polls == times => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn call_that_is_dropped_anywhere_leaves_no_transaction_open() {
+    let temp = Temp::create().await;
+    let (store, _scene) = begin(&temp).await;
+    let mut times = 1;
+    // Each wait of the call is the last one once; the call that comes to its end ends this.
+    while !abandon(store.ping(), times).await {
+        times += 1;
+        assert!(times < 100, "the call never ends");
+        let mut prompt = temp.prompt().await;
+        let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL \
+             AND application_name = 'pombo' AND pid <> pg_backend_pid()";
+        let end = tokio::time::Instant::now() + Duration::from_secs(2);
+        while sqlx::query_scalar::<_, i64>(open).fetch_one(&mut prompt).await.expect("counted") > 0 {
+            assert!(tokio::time::Instant::now() < end, "a transaction stays open after {times} waits");
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(times > 2, "the call waits more than once");
 }
 
 #[tokio::test]

@@ -151,7 +151,7 @@ COMMENT ON COLUMN pombo.lease.epoch IS 'Grows with every take-over; transactions
 -- The outbox ----------------------------------------------------------------------------------------------------
 
 CREATE TABLE pombo.outbox (
-    seq              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    seq              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY CHECK (seq > 0),
     id               uuid NOT NULL DEFAULT gen_random_uuid(),
     tenant           text NOT NULL DEFAULT 'default',
     type             text NOT NULL,

@@ -138,6 +138,23 @@ async fn publish_takes_text_json_and_jsonb_and_says_which_event_it_made() {
     }
 }
 
+/// The application learns it in its own transaction; a row that no scan reaches would wait for ever.
+#[tokio::test]
+async fn number_that_no_scan_reaches_is_refused_to_the_application() {
+    let temp = Temp::create().await;
+    temp.store().await;
+    let mut prompt = temp.prompt().await;
+    for seq in [0, -5] {
+        let insert =
+            "INSERT INTO pombo.outbox (seq, type, data) OVERRIDING SYSTEM VALUE VALUES ($1, 'a', '0')";
+        let error = sqlx::query(insert).bind(seq).execute(&mut prompt).await.expect_err("refused");
+        assert!(
+            error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_check_violation),
+            "{seq}: {error}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn publish_rolls_back_with_the_transaction_and_takes_every_option() {
     let temp = Temp::create().await;

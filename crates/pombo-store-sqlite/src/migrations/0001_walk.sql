@@ -239,7 +239,8 @@ CREATE INDEX pombo_audit_by_tenant ON pombo_audit (tenant_id, at, id);
 
 -- Written by applications: INSERT INTO pombo_outbox (tenant, type, data) VALUES (…) is enough.
 CREATE TABLE pombo_outbox (
-    seq              INTEGER PRIMARY KEY AUTOINCREMENT,
+    -- Made by SQLite. One that is not positive would never be looked at, and the largest would be the last row ever.
+    seq              INTEGER PRIMARY KEY AUTOINCREMENT CHECK (seq BETWEEN 1 AND 9007199254740991),
     -- The event's id, the `webhook-id` of every attempt: a uuid as text (or its 16 bytes).
     id               TEXT NOT NULL UNIQUE DEFAULT (lower(
         hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-'

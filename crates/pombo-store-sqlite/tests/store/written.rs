@@ -137,3 +137,19 @@ async fn a_row_that_changes_while_it_is_planned_stays() {
     assert_eq!(scratch.number("SELECT count(*) FROM pombo_outbox").await, 1);
     assert_eq!(scratch.number("SELECT count(*) FROM pombo_outbox_rejected").await, 1);
 }
+
+/// The application learns it in its own transaction; a row that no scan reaches would wait for ever.
+#[tokio::test]
+async fn number_that_no_scan_reaches_is_refused_to_the_application() {
+    let scratch = Scratch::new();
+    let _scene = begin(&scratch).await;
+    let application = scratch.application();
+    let insert = "INSERT INTO pombo_outbox (seq, type, data) VALUES (?1, 'a', '0')";
+    for seq in [0, -5, i64::MIN, i64::MAX] {
+        let error = application.execute(insert, [seq]).expect_err("refused");
+        assert!(error.to_string().contains("CHECK"), "{seq}: {error}");
+    }
+    application
+        .execute("INSERT INTO pombo_outbox (type, data) VALUES ('a', '0')", ())
+        .expect("the next is taken");
+}

@@ -33,7 +33,7 @@ pub struct PoolLimits {
 
 impl Default for PoolLimits {
     fn default() -> Self {
-        Self { per_host: 64, total: 512, idle: Duration::from_secs(30), age: Duration::from_secs(90) }
+        Self { per_host: 256, total: 512, idle: Duration::from_secs(30), age: Duration::from_secs(90) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Accepting (A): events, keys and deliveries in one transaction, in the order of the batch.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,16 +27,43 @@ pub(crate) struct Terms {
     pub(crate) key_ttl: Duration,
 }
 
-/// Inserts one event with its deliveries, unless its key is taken. The one writer makes a key's look-up and
-/// its insert one step, so no order among keys is needed (A4).
-pub(crate) fn insert_event(tx: &Tx<'_>, new: &NewEvent, terms: Terms) -> Result<AcceptResult, Fault> {
-    know_tenant(tx, new.event.tenant_id, &new.tenant)?;
-    if let Some(earlier) = take_key(tx, new, terms)? {
-        return Ok(AcceptResult::Taken(earlier));
+/// Inserts the events of one batch. What all of them need is written once: their tenants, and a run of numbers
+/// of the accepted order, of which those of an event whose key is taken stay unused.
+pub(crate) struct Inserter<'tx> {
+    tx: &'tx Tx<'tx>,
+    terms: Terms,
+    next_seq: i64,
+}
+
+impl<'tx> Inserter<'tx> {
+    /// For these events, before the first is inserted.
+    pub(crate) fn begin<'a>(
+        tx: &'tx Tx<'tx>,
+        events: impl Iterator<Item = &'a NewEvent>,
+        terms: Terms,
+    ) -> Result<Self, Fault> {
+        let (mut tenants, mut deliveries) = (HashSet::new(), 0);
+        for new in events {
+            deliveries += new.deliveries.len();
+            if tenants.insert(new.event.tenant_id) {
+                know_tenant(tx, new.event.tenant_id, &new.tenant)?;
+            }
+        }
+        let next_seq = if deliveries == 0 { 0 } else { take_seq(tx, deliveries)? };
+        Ok(Self { tx, terms, next_seq })
     }
-    insert_event_row(tx, new)?;
-    insert_deliveries(tx, new, terms.session)?;
-    Ok(AcceptResult::Created)
+
+    /// Inserts one event with its deliveries, unless its key is taken. The one writer makes a key's look-up and
+    /// its insert one step, so no order among keys is needed (A4).
+    pub(crate) fn insert(&mut self, new: &NewEvent) -> Result<AcceptResult, Fault> {
+        if let Some(earlier) = take_key(self.tx, new, self.terms)? {
+            return Ok(AcceptResult::Taken(earlier));
+        }
+        insert_event_row(self.tx, new)?;
+        insert_deliveries(self.tx, new, self.terms.session, self.next_seq)?;
+        self.next_seq += new.deliveries.len() as i64;
+        Ok(AcceptResult::Created)
+    }
 }
 
 /// Makes the tenant where it is new.
@@ -126,11 +154,7 @@ fn insert_event_row(tx: &Tx<'_>, new: &NewEvent) -> Result<(), Fault> {
     Ok(())
 }
 
-fn insert_deliveries(tx: &Tx<'_>, new: &NewEvent, session: SessionId) -> Result<(), Fault> {
-    if new.deliveries.is_empty() {
-        return Ok(());
-    }
-    let first = take_seq(tx, new.deliveries.len())?;
+fn insert_deliveries(tx: &Tx<'_>, new: &NewEvent, session: SessionId, first_seq: i64) -> Result<(), Fault> {
     let mut statement = tx.prepare_cached(
         "-- pombo:insert_delivery\n\
          INSERT INTO pombo_delivery (id, event_id, event_at, endpoint_id, tenant_id, type, shard, seq, owner, gen,\n\
@@ -138,7 +162,7 @@ fn insert_deliveries(tx: &Tx<'_>, new: &NewEvent, session: SessionId) -> Result<
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 1, 0, 0, ?10, ?11, ?12, ?3)",
     )?;
     let event = &new.event;
-    for (seq, delivery) in (first..).zip(&new.deliveries) {
+    for (seq, delivery) in (first_seq..).zip(&new.deliveries) {
         let place = place(delivery, session, tx.now);
         statement.execute(params![
             delivery.id.0.as_bytes(),
@@ -202,8 +226,9 @@ impl Accept for SqliteStore {
             if config_version != batch.config_version {
                 return Ok(Accepted::Stale { config_version });
             }
+            let mut inserter = Inserter::begin(tx, batch.events.iter(), terms)?;
             let results: Result<Vec<_>, Fault> =
-                batch.events.iter().map(|new| insert_event(tx, new, terms)).collect();
+                batch.events.iter().map(|new| inserter.insert(new)).collect();
             results.map(Accepted::Committed)
         })
         .await

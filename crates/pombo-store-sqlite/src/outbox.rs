@@ -17,7 +17,7 @@ use pombo_store::outbox::{
 };
 use pombo_store::sessions::LeaseName;
 
-use crate::accept::{Terms, insert_event};
+use crate::accept::{Inserter, Terms};
 use crate::error::Fault;
 use crate::sessions::{config_version, holds_lease};
 use crate::{SqliteStore, Tx, rows};
@@ -55,14 +55,12 @@ fn plan_rows(written: Vec<WrittenRow>, plan: Planner<'_>) -> Haul {
     Haul { rows: written, events, rejected }
 }
 
-/// Takes a row out of the outbox if nobody changed it since it was planned. A changed row stays for the next
-/// relay; so does one that was deleted, trivially.
-fn take(tx: &Tx<'_>, row: &WrittenRow) -> Result<bool, Fault> {
-    if !still_written(tx, row)? {
-        return Ok(false);
-    }
+/// Takes a row out of the outbox. It was just seen to be what was planned, and this transaction is the only
+/// writer; a row that changed since it was planned stays for the next relay.
+fn take(tx: &Tx<'_>, row: &WrittenRow) -> Result<(), Fault> {
     let sql = "-- pombo:take_outbox_row\nDELETE FROM pombo_outbox WHERE seq = ?1";
-    Ok(rows::change(tx, sql, params![row.seq])? == 1)
+    rows::change(tx, sql, params![row.seq])?;
+    Ok(())
 }
 
 fn set_aside(tx: &Tx<'_>, row: &WrittenRow, reason: &str, detail: &str) -> Result<(), Fault> {
@@ -100,10 +98,15 @@ fn event_with_id(tx: &Tx<'_>, new: &NewEvent) -> Result<Option<EarlierEvent>, Fa
     )
 }
 
-fn relay_event(tx: &Tx<'_>, row: &WrittenRow, new: &NewEvent, terms: Terms) -> Result<AcceptResult, Fault> {
+fn relay_event(
+    tx: &Tx<'_>,
+    row: &WrittenRow,
+    new: &NewEvent,
+    inserter: &mut Inserter<'_>,
+) -> Result<AcceptResult, Fault> {
     let result = match event_with_id(tx, new)? {
         Some(earlier) => AcceptResult::Taken(earlier),
-        None => insert_event(tx, new, terms)?,
+        None => inserter.insert(new)?,
     };
     if let AcceptResult::Taken(earlier) = &result
         && !earlier.same_content
@@ -126,6 +129,7 @@ fn carry_out(tx: &Tx<'_>, haul: &Haul, terms: Terms) -> Result<(u32, Vec<AcceptR
             gone.insert(rejection.index);
         }
     }
+    let mut inserter = Inserter::begin(tx, haul.events.iter().map(|(_, new)| new), terms)?;
     let mut results = Vec::with_capacity(haul.events.len());
     for (index, new) in &haul.events {
         let row = &haul.rows[*index];
@@ -138,7 +142,7 @@ fn carry_out(tx: &Tx<'_>, haul: &Haul, terms: Terms) -> Result<(u32, Vec<AcceptR
             }));
             continue;
         }
-        results.push(relay_event(tx, row, new, terms)?);
+        results.push(relay_event(tx, row, new, &mut inserter)?);
         take(tx, row)?;
         gone.insert(*index);
     }

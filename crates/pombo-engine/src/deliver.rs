@@ -195,6 +195,7 @@ fn record(spine: &Spine, job: Job, target: &Target, started_at: Timestamp, excha
     let progress = Progress { attempts_before: job.delivery.attempts, manual };
     let decision = delivery::decide(rules, progress, &exchange.outcome, now, &mut crate::random::rng());
     spine.metrics.attempt(exchange.outcome.class(), exchange.outcome.status(), exchange.duration);
+    spine.lanes.took(job.delivery.endpoint_id, exchange.duration);
     log(&job, &exchange, &decision);
     let until = decision.hold.map(|hold| now.plus(hold));
     if let Some(until) = until {

@@ -69,6 +69,11 @@ pub(crate) struct LaneRules {
 /// milliseconds; what has not come by then was taken elsewhere or waits for a later time.
 const EXPECTED_FOR: Duration = Duration::from_secs(1);
 
+/// A receiver that answers within this is quick: its lane is half empty again about as soon.
+const QUICK: Duration = Duration::from_millis(50);
+/// Weight of a new attempt's length is one in so many.
+const SMOOTHING: i64 = 8;
+
 #[derive(Default)]
 struct Lane {
     tenant: Option<TenantId>,
@@ -87,6 +92,8 @@ struct Lane {
     /// A wake is under way.
     is_waking: bool,
     in_ring: bool,
+    /// Length of attempts, smoothed, in microseconds; 0 until the first has ended.
+    attempt_micros: i64,
 }
 
 impl Lane {
@@ -100,6 +107,10 @@ impl Lane {
 
     fn free(&self) -> usize {
         self.room().saturating_sub(self.taken() + self.expected)
+    }
+
+    fn is_quick(&self) -> bool {
+        self.attempt_micros <= QUICK.as_micros() as i64
     }
 
     /// Jobs that could be in flight now.
@@ -153,6 +164,15 @@ pub(crate) enum Place {
     Park,
     /// The endpoint is on hold until then.
     HoldUntil(Timestamp),
+}
+
+/// How full the lanes of quick receivers are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct QuickLanes {
+    /// One of them is more than half full, or has a backlog in the database.
+    pub(crate) is_crowded: bool,
+    /// Free places in those in use; `None` where none is.
+    pub(crate) free: Option<usize>,
 }
 
 /// A job that finds no place, and when it is due: [`Timestamp::INFINITY`] parks it behind a full lane,
@@ -264,6 +284,33 @@ impl Lanes {
         inner.settle(endpoint);
         self.let_go(inner);
         self.ready.notify_one();
+    }
+
+    /// An attempt took so long.
+    pub(crate) fn took(&self, endpoint: EndpointId, duration: Duration) {
+        if let Some(lane) = self.lock().lanes.get_mut(&endpoint) {
+            let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX).max(1);
+            lane.attempt_micros = match lane.attempt_micros {
+                0 => micros,
+                before => before + (micros - before) / SMOOTHING,
+            };
+        }
+    }
+
+    /// Whether a full lane of this endpoint empties within moments.
+    pub(crate) fn is_quick(&self, endpoint: EndpointId) -> bool {
+        self.lock().lanes.get(&endpoint).is_none_or(Lane::is_quick)
+    }
+
+    /// How full the lanes of quick receivers are.
+    pub(crate) fn quick_lanes(&self) -> QuickLanes {
+        let inner = self.lock();
+        let mut found = QuickLanes::default();
+        for lane in inner.lanes.values().filter(|lane| lane.is_quick()) {
+            found.is_crowded |= lane.has_backlog || 2 * lane.taken() > lane.room();
+            found.free = Some(found.free.unwrap_or(0) + lane.free());
+        }
+        found
     }
 
     /// Holds an endpoint until an instant; a later end stays. What is queued comes back, to be due at the end.

@@ -152,6 +152,11 @@ fn first_claim(token: Token, event: &Event, endpoint_id: EndpointId) -> ClaimedD
 }
 
 impl Work {
+    /// Deliveries that found the lane of a quick receiver full.
+    pub(crate) fn crowded_out(&self, spine: &Spine) -> usize {
+        self.parked.iter().filter(|rules| spine.lanes.is_quick(rules.endpoint)).count()
+    }
+
     /// The commit was answered: its jobs are ours.
     pub(crate) fn queue(self, spine: &Spine) {
         // A parked row may have been missed by a wake between planning and commit: say it again (P1).

@@ -19,9 +19,11 @@ use crate::spine::{Patience, Quietly, Spine};
 
 mod draft;
 mod floor;
+mod pace;
 
 use draft::{Refusal, draft_of};
 use floor::Floor;
+use pace::Pace;
 
 /// Pause between two looks while rows keep coming.
 const BUSY: Duration = Duration::from_millis(8);
@@ -36,6 +38,7 @@ pub(crate) async fn relay_loop(spine: Arc<Spine>) {
     let (mut patience, mut quietly) = (Patience::default(), Quietly::default());
     let mut relay = Relay::default();
     while !spine.is_draining() {
+        pace::wait_for_room(&spine).await;
         let pause = match relay.step(&spine).await {
             Ok(pause) => {
                 patience.reset();
@@ -66,6 +69,7 @@ struct Relay {
     limit: u32,
     /// The next row alone is what the database refuses: it is set aside.
     refuses_next: bool,
+    pace: Pace,
 }
 
 impl Default for Relay {
@@ -76,6 +80,7 @@ impl Default for Relay {
             last_rows_at: None,
             limit: limits::RELAY_ROWS_MAX,
             refuses_next: false,
+            pace: Pace::default(),
         }
     }
 }
@@ -118,7 +123,7 @@ impl Relay {
         }
         let request = RelayRequest {
             floor: scan.above,
-            limit: self.limit,
+            limit: self.limit.min(self.pace.rows(spine.lanes.quick_lanes())),
             bytes_max: limits::RELAY_BYTES_MAX,
             session: planner.session,
             lease_epoch,
@@ -132,6 +137,7 @@ impl Relay {
         match result {
             Ok(Relayed::Committed { taken, results, mark }) => {
                 let is_short = batch.is_short(request, taken);
+                self.pace.found(batch.crowded_out(spine));
                 batch.committed(spine, results);
                 let now = BootTime::now();
                 self.last_rows_at = Some(now);
@@ -232,6 +238,11 @@ impl Batch {
     fn is_short(&self, request: RelayRequest, taken: u32) -> bool {
         let took_all = taken as usize == self.rows;
         took_all && taken < request.limit && self.bytes <= request.bytes_max / 2
+    }
+
+    /// Deliveries that found the lane of a quick receiver full.
+    fn crowded_out(&self, spine: &Spine) -> usize {
+        self.work.iter().map(|work| work.crowded_out(spine)).sum()
     }
 
     fn committed(&mut self, spine: &Spine, results: Vec<AcceptResult>) {

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
+
 use pombo_domain::delivery::Token;
 use pombo_domain::id::EndpointId;
 use pombo_domain::limits;
@@ -23,6 +25,8 @@ const UPKEEP_EVERY: Duration = Duration::from_secs(3600);
 const PARTITION_DAYS: u16 = 7;
 /// Chunks one sweep works through before it gives others a turn.
 const CHUNKS_MAX: u32 = 100;
+/// Backlogs woken at once; each wake is a transaction of its own.
+const WAKES_AT_ONCE: usize = 4;
 /// Shortest time between two rounds of wakes.
 const WAKE_PACE: Duration = Duration::from_millis(2);
 /// How soon the lanes are asked again while rows are expected that may not come.
@@ -165,15 +169,16 @@ async fn upkeep(spine: &Spine) -> Result<(), StoreError> {
 pub(crate) async fn wake_loop(spine: Arc<Spine>) {
     let mut quietly = Quietly::default();
     loop {
-        for (endpoint, room) in spine.lanes.take_wakes(spine.now()) {
-            let result = wake(&spine, endpoint, room).await;
-            if let Err(error) = &result {
-                spine.note_error(error);
+        let wakes = spine.lanes.take_wakes(spine.now()).into_iter();
+        let mut results = stream::iter(wakes.map(|(endpoint, room)| wake(&spine, endpoint, room)))
+            .buffer_unordered(WAKES_AT_ONCE);
+        while let Some(result) = results.next().await {
+            if let Err(error) = result {
+                spine.note_error(&error);
                 if quietly.may_speak() {
                     tracing::warn!(error = %error, "A backlog could not be woken; the sweep tries again: {error}.");
                 }
             }
-            spine.lanes.woken(endpoint, result.ok(), spine.now());
         }
         // A backlog whose rows all keep a later time is worked through in many wakes; this paces them.
         tokio::time::sleep(WAKE_PACE).await;
@@ -184,12 +189,14 @@ pub(crate) async fn wake_loop(spine: Arc<Spine>) {
     }
 }
 
-async fn wake(spine: &Spine, endpoint_id: EndpointId, room: u32) -> Result<(u32, bool), StoreError> {
-    let woken = spine.store.wake(Wake { endpoint_id, room }).await?;
-    if woken.woken > 0 {
+async fn wake(spine: &Spine, endpoint_id: EndpointId, room: u32) -> Result<(), StoreError> {
+    let woken = spine.store.wake(Wake { endpoint_id, room }).await;
+    let found = woken.as_ref().ok().map(|woken| (woken.woken, woken.more));
+    spine.lanes.woken(endpoint_id, found, spine.now());
+    if woken?.woken > 0 {
         spine.signals.due.notify_one();
     }
-    Ok((woken.woken, woken.more))
+    Ok(())
 }
 
 /// Cancels the live rows of an endpoint that was just deleted, chunk by chunk (P3).

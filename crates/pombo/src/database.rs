@@ -194,10 +194,17 @@ impl Database {
                 format!("{url} cannot be written ({why}): name a database that this user may write")
             }
             StoreError::Schema(text) => format!("{url}: {text}"),
-            StoreError::Sealed { .. } => format!(
-                "the secrets in {url} were sealed with another master key: give the right one by \
-                 POMBO_MASTER_KEY or its file"
-            ),
+            StoreError::Sealed { .. } => {
+                // Where there is no key file, --dev seals with a key that everyone knows.
+                let aside = match url {
+                    DatabaseUrl::Sqlite(_) => "",
+                    DatabaseUrl::Postgres(_) => " (what --dev sealed without one opens only with --dev)",
+                };
+                format!(
+                    "the secrets in {url} were sealed with another master key: give the right one by \
+                     POMBO_MASTER_KEY or its file{aside}"
+                )
+            }
             StoreError::Busy(cause) => format!("{url} is too busy ({}): try again", root(cause.as_ref())),
             _ => return None,
         })

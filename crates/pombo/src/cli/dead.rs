@@ -134,11 +134,18 @@ async fn all_ids(client: &Client, filter: &DeadFilterArgs) -> Outcome<Vec<String
 
 async fn revive(client: &Client, ids: &[String], args: &DeadRetryArgs, output: Output) -> Outcome {
     let bar = output.bar("bringing back", ids.len() as u64);
-    let mut failed = 0;
+    let (mut revived, mut failed) = (0, 0);
     for id in ids {
         match deliveries::retry(client, id, &args.reason, args.force).await {
-            Ok(answer) if output.is_json() => bar.suspend(|| output.bytes(&answer.body))?,
-            Ok(_) => bar.suspend(|| output.line(id))?,
+            Ok(answer) => {
+                let lives = field(&answer.json::<Value>()?, "outcome") == "revived";
+                revived += usize::from(lives);
+                bar.suspend(|| match output.is_json() {
+                    true => output.bytes(&answer.body),
+                    false if lives => output.line(id),
+                    false => output.line(&format!("{id} was not dead: one attempt was made")),
+                })?;
+            }
             Err(failure @ (Failure::Usage(_) | Failure::ReaderGone)) => return Err(failure),
             Err(failure) => {
                 failed += 1;
@@ -149,6 +156,6 @@ async fn revive(client: &Client, ids: &[String], args: &DeadRetryArgs, output: O
         bar.inc(1);
     }
     bar.finish_and_clear();
-    note(&format!("{} brought back, {failed} failed", ids.len() - failed));
+    note(&format!("{revived} brought back, {failed} failed"));
     if failed == 0 { Ok(()) } else { Err(Failure::Told) }
 }

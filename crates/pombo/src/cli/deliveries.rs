@@ -63,7 +63,7 @@ enum DeliveriesCommand {
         /// Id of the delivery, dlv_…
         id: String,
     },
-    /// Try a delivery now, or bring a dead or cancelled one back
+    /// Try a delivery now (a delivered one once more), or bring a dead or cancelled one back
     Retry {
         /// Id of the delivery, dlv_…
         id: String,

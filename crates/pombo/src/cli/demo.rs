@@ -2,6 +2,7 @@
 //! a SQLite file; a real Pombo process relays, signs, sends and retries them over real HTTP; it is killed with
 //! SIGKILL in the middle of a burst; and in the end every event is counted.
 
+use std::env;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -332,11 +333,20 @@ impl Story {
 
     async fn stay(&mut self, teller: &Teller) -> Outcome {
         teller.title("Pombo keeps running until you press Ctrl-C. In another terminal, try:")?;
-        let server = self.pombo.url();
-        teller.detail(&format!("pombo --help; pombo deliveries list --server {server}"))?;
-        teller.detail(&format!("pombo send order.paid --tenant shop --data '{{\"orderId\":\"ord_mine\"}}' --wait 5s --server {server}"))?;
+        let (pombo, server) = (program(), self.pombo.url());
+        teller.detail(&format!("{pombo} deliveries list --server {server}"))?;
+        teller.detail(&format!("{pombo} send order.paid --tenant shop --data '{{\"orderId\":\"ord_mine\"}}' --wait 5s --server {server}"))?;
+        teller.detail(&format!("{pombo} --help"))?;
         tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C").map_err(Failure::Failed)
     }
+}
+
+/// How this program is called from another terminal: by its name only where a shell finds it so.
+fn program() -> String {
+    let Ok(program) = env::current_exe() else { return "pombo".to_owned() };
+    let is_found = env::var_os("PATH")
+        .is_some_and(|path| env::split_paths(&path).any(|folder| Some(folder.as_path()) == program.parent()));
+    if is_found { "pombo".to_owned() } else { program.display().to_string() }
 }
 
 fn text(value: &Value, field: &str) -> Outcome<String> {

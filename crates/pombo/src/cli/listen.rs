@@ -181,8 +181,14 @@ impl Registration {
     }
 
     async fn remove(self) -> Outcome {
-        self.client.call(Method::DELETE, &["endpoints", &self.id], &[], None).await?;
-        note(&format!("{} deleted", self.id));
+        let id = &self.id;
+        if let Err(failure) = self.client.call(Method::DELETE, &["endpoints", id], &[], None).await {
+            let why = failure.sentence().unwrap_or_default();
+            return Err(Failure::failed(format!(
+                "{id} was not deleted, so do it later with `pombo endpoints delete {id}`: {why}"
+            )));
+        }
+        note(&format!("{id} deleted"));
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use pombo_store::keyring::Keyring;
 use pombo_testkit::database::TempPostgres;
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 
-use crate::pool::INDEXES_ONLY;
+use crate::pool::{INDEXES_ONLY, NO_SCANS};
 use crate::{PostgresConfig, PostgresStore, accept, claim, flush, outbox, parking, sessions};
 
 struct Explained {
@@ -31,6 +31,17 @@ impl Explained {
         let mut connection = database.connect().await.expect("the server takes a connection");
         connection.execute("SET plan_cache_mode = force_generic_plan").await.expect("a setting");
         Self { _database: database, connection }
+    }
+
+    /// As [`Self::empty`], but vacuumed, as tables are that were full and are empty again: the planner knows then
+    /// that they are small. With the settings of the connections that run the hot statements.
+    async fn emptied() -> Self {
+        let mut explained = Self::empty().await;
+        let (name, value) = NO_SCANS;
+        for sql in ["VACUUM".to_owned(), format!("SET {name} = {value}")] {
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut explained.connection).await.expect("it runs");
+        }
+        explained
     }
 
     /// The plan that `EXPLAIN` prints.
@@ -64,23 +75,34 @@ fn scanned(plan: &str) -> Vec<&str> {
     tables.filter(|table| !["config", "outbox_seq_seq"].contains(table)).collect()
 }
 
+const HOT: [&str; 12] = [
+    accept::ACCEPT,
+    accept::WINNERS,
+    flush::FLUSH,
+    flush::HOLD,
+    claim::BODIES,
+    outbox::FENCE,
+    outbox::TAKE,
+    outbox::HINT,
+    parking::UNCLAIM,
+    parking::PARKED,
+    parking::WAKE,
+    sessions::RELEASE,
+];
+
 #[tokio::test]
 async fn hot_statements_scan_no_table_even_when_planned_on_empty_ones() {
     let mut explained = Explained::empty().await;
-    for sql in [
-        accept::ACCEPT,
-        accept::WINNERS,
-        flush::FLUSH,
-        flush::HOLD,
-        claim::BODIES,
-        outbox::FENCE,
-        outbox::TAKE,
-        outbox::HINT,
-        parking::UNCLAIM,
-        parking::PARKED,
-        parking::WAKE,
-        sessions::RELEASE,
-    ] {
+    for sql in HOT {
+        let plan = explained.plan(sql).await;
+        assert_eq!(scanned(&plan), [""; 0], "{sql}\n{plan}");
+    }
+}
+
+#[tokio::test]
+async fn hot_statements_scan_no_table_even_when_planned_on_vacuumed_ones() {
+    let mut explained = Explained::emptied().await;
+    for sql in HOT {
         let plan = explained.plan(sql).await;
         assert_eq!(scanned(&plan), [""; 0], "{sql}\n{plan}");
     }

@@ -30,12 +30,18 @@ pub(crate) struct Pools {
     begin_synchronous: Arc<str>,
     begin_asynchronous: Arc<str>,
     begin_claiming: Arc<str>,
+    begin_scanning: Arc<str>,
 }
 
 impl Pools {
     pub(crate) fn new(config: &PostgresConfig, options: &PgConnectOptions) -> Self {
         let limits = Limits::below(config.lease_ttl);
-        let pool = |connections: u32| {
+        let hot = match config.pooling {
+            Pooling::Session => options.clone().options([NO_SCANS]),
+            // Nothing is prepared there: every run is planned on the tables as they are.
+            Pooling::Transaction => options.clone(),
+        };
+        let pool = |connections: u32, options: &PgConnectOptions| {
             PgPoolOptions::new()
                 .max_connections(connections.max(1))
                 .acquire_timeout(config.acquire_timeout)
@@ -45,16 +51,17 @@ impl Pools {
                 .connect_lazy_with(options.clone())
         };
         Self {
-            accept: pool(config.accept_connections),
-            flush: pool(config.flush_connections),
-            walk: pool(config.walk_connections),
-            session: pool(1),
-            read: pool(config.read_connections),
+            accept: pool(config.accept_connections, &hot),
+            flush: pool(config.flush_connections, &hot),
+            walk: pool(config.walk_connections, &hot),
+            session: pool(1, options),
+            read: pool(config.read_connections, options),
             silence: limits.statement + Duration::from_secs(5),
             wrap: config.pooling == Pooling::Transaction,
             begin_synchronous: Durability::Synchronous.begin(limits).into(),
             begin_asynchronous: Durability::Asynchronous.begin(limits).into(),
             begin_claiming: Durability::Claiming.begin(limits).into(),
+            begin_scanning: Durability::Scanning.begin(limits).into(),
         }
     }
 
@@ -64,6 +71,7 @@ impl Pools {
             Durability::Synchronous => Arc::clone(&self.begin_synchronous),
             Durability::Asynchronous => Arc::clone(&self.begin_asynchronous),
             Durability::Claiming => Arc::clone(&self.begin_claiming),
+            Durability::Scanning => Arc::clone(&self.begin_scanning),
         })
     }
 
@@ -84,7 +92,17 @@ pub(crate) enum Durability {
     /// Nothing in a statement can make the planner do so, and right after a start it takes ten due rows for
     /// granted and would rather sort: with a backlog of a million that is a sort of a million for each claim.
     Claiming,
+    /// As `Asynchronous`, and a table may be read from end to end, which [`NO_SCANS`] forbids.
+    Scanning,
 }
+
+/// Setting of the connections of the walk.
+///
+/// A hot statement keeps the plan that was made when its table was small. Of a table with one page the planner reads
+/// that page, whatever the indexes; the plan stays when there are a thousand (measured with 40,000 live rows: 1.4 s
+/// for a flush of 512 results, and 30 ms along the primary key). A table that was never vacuumed is taken for ten
+/// pages long, which hides this.
+pub(crate) const NO_SCANS: (&str, &str) = ("enable_seqscan", "off");
 
 /// What [`Durability::Claiming`] forbids the planner.
 pub(crate) const INDEXES_ONLY: &str = "SET LOCAL jit = off; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
@@ -101,9 +119,13 @@ impl Durability {
                 "SELECT CASE current_setting('synchronous_commit') WHEN 'off' \
                  THEN set_config('synchronous_commit', 'on', true) END"
             }
-            Self::Asynchronous | Self::Claiming => "SET LOCAL synchronous_commit = off",
+            Self::Asynchronous | Self::Claiming | Self::Scanning => "SET LOCAL synchronous_commit = off",
         };
-        let plans = if self == Self::Claiming { INDEXES_ONLY } else { "" };
+        let plans = match self {
+            Self::Claiming => INDEXES_ONLY,
+            Self::Scanning => "SET LOCAL enable_seqscan = on",
+            Self::Synchronous | Self::Asynchronous => "",
+        };
         format!(
             "BEGIN; SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {}; SET LOCAL jit = off; \
              SET LOCAL idle_in_transaction_session_timeout = {}; {commit}; {plans}",

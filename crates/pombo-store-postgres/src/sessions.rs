@@ -252,12 +252,17 @@ impl Sessions for PostgresStore {
     }
 
     async fn release_dead(&self, limit: u32) -> Result<u32> {
-        Ok(statement!(self.pools, walk, Phase::Commit, |connection| count(connection, RELEASE_DEAD, limit))?)
+        let released = transaction!(self.pools, walk, Durability::Scanning, |connection| {
+            count(connection, RELEASE_DEAD, limit)
+        });
+        Ok(released?)
     }
 
     async fn owned(&self, session: SessionId) -> Result<Vec<Token>> {
-        let rows = statement!(self.pools, walk, Phase::Before, |connection| {
-            sqlx::query_as::<_, (Uuid, i32)>(OWNED).bind(session.0).fetch_all(connection)
+        let rows = transaction!(self.pools, walk, Durability::Scanning, |connection| async {
+            Ok::<_, Fault>(
+                sqlx::query_as::<_, (Uuid, i32)>(OWNED).bind(session.0).fetch_all(connection).await?,
+            )
         })?;
         let token = |(id, generation)| Token { id: DeliveryId(id), owner: session, generation };
         Ok(rows.into_iter().map(token).collect())

@@ -42,6 +42,9 @@ SELECT endpoint_id FROM jump WHERE endpoint_id IS NOT NULL LIMIT $1";
 
 /// Under the lock of the endpoint's state: two processes wake one after the other, and a status that changes
 /// waits (P1). A row keeps the time that it was parked with.
+///
+/// The update asks `>=`, which is the same here but fits no partial index: planned on a small table, `=` read every
+/// parked row of every endpoint to find these (65 ms for 64 rows among 28,000).
 pub(crate) const WAKE: &str = "-- pombo:wake
 WITH awake AS MATERIALIZED (
   SELECT s.endpoint_id FROM pombo.endpoint_state AS s
@@ -56,7 +59,7 @@ WITH awake AS MATERIALIZED (
   UPDATE pombo.delivery AS d
   SET due_at = greatest(coalesce(nullif(d.not_before, 'infinity'), clock_timestamp()), clock_timestamp()),
       not_before = NULL
-  WHERE d.id = ANY (ARRAY(SELECT id FROM picked)) AND d.due_at = 'infinity'
+  WHERE d.id = ANY (ARRAY(SELECT id FROM picked)) AND d.due_at >= 'infinity'
   RETURNING d.due_at <= clock_timestamp() AS is_due
 )
 SELECT (SELECT count(*) FROM woken WHERE is_due) AS woken,

@@ -108,6 +108,15 @@ async fn hot_statements_scan_no_table_even_when_planned_on_vacuumed_ones() {
     }
 }
 
+/// Not by the index of parked rows, which looks short when nothing is parked.
+#[tokio::test]
+async fn wake_finds_its_rows_by_primary_key() {
+    let plan = Explained::emptied().await.plan(parking::WAKE).await;
+    let update = plan.split("Update on delivery").nth(1).expect("it updates");
+    assert!(update.contains("delivery_pkey"), "{plan}");
+    assert!(!update.contains("Bitmap Index Scan on delivery_parked"), "{plan}");
+}
+
 #[tokio::test]
 async fn claim_walks_along_the_index_without_sort_and_bitmap() {
     let mut explained = Explained::empty().await;

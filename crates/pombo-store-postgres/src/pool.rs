@@ -100,7 +100,7 @@ pub(crate) enum Durability {
 ///
 /// A hot statement keeps the plan that was made when its table was small. Of a table with one page the planner reads
 /// that page, whatever the indexes; the plan stays when there are a thousand (measured with 40,000 live rows: 1.4 s
-/// for a flush of 512 results, and 30 ms along the primary key). A table that was never vacuumed is taken for ten
+/// for a flush of 512 results, and less than 60 ms along the primary key). A table that was never vacuumed is taken for ten
 /// pages long, which hides this.
 pub(crate) const NO_SCANS: (&str, &str) = ("enable_seqscan", "off");
 
